@@ -1,0 +1,1 @@
+"""What is computed: one room per artifact, named as in the asset graph."""

@@ -1,0 +1,1 @@
+"""Engines: one file for each kind. `base` holds the interface."""
