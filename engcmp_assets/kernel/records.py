@@ -131,7 +131,9 @@ class Figure:
     details: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return plain(self)
+        """The figure as SUMMARY.json and receipts hold it."""
+        document: dict[str, Any] = plain(self)
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,8 @@ class Check:
 
 def plain(value: Any) -> Any:
     """`value` as plain JSON types: records become objects, Missing becomes {"missing": reason}, numpy scalars Python's."""
-    if isinstance(value, Missing):
-        return value.as_json()
-    if isinstance(value, ArmKey):
-        return str(value)
+    if isinstance(value, Missing | ArmKey):
+        return value.as_json() if isinstance(value, Missing) else str(value)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):

@@ -1,0 +1,1 @@
+"""What an auditor runs on a store without Dagster: verify everything, trace one figure."""

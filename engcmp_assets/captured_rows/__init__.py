@@ -1,0 +1,1 @@
+"""captured_rows: an engine's rows on a panel, as measured, launch by launch and repeat by repeat."""

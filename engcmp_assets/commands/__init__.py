@@ -1,0 +1,1 @@
+"""The command `engcmp`: a thin layer over the functions that the assets call."""

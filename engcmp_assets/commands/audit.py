@@ -1,0 +1,70 @@
+"""`engcmp verify` and `engcmp trace`: what an auditor runs. Neither needs a Dagster instance."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from engcmp_assets.audit.trace import figures_of, trace_text
+from engcmp_assets.audit.trace import trace as find_trace
+from engcmp_assets.audit.verify import Verification
+from engcmp_assets.audit.verify import verify as verify_study
+from engcmp_assets.kernel.progress import stderr_line
+from engcmp_assets.kernel.records import plain
+from engcmp_assets.kernel.study import load_study
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.places import home_folder
+from engcmp_resources.store import Store
+
+
+@click.command(epilog="Example: engcmp verify smollm2-cpu")
+@click.argument("study")
+@click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object on standard output.")
+def verify(study: str, as_json: bool) -> int:
+    """Prove STUDY's results offline: every hash, the chain to the frozen hash, and every figure again from its rows.
+
+    Exit 0 if all holds, 1 if anything does not; each problem names its file.
+    """
+    result = verify_study(load_study(study), _store(), stderr_line, time.monotonic_ns)
+    click.echo(json.dumps(plain(result), indent=1) if as_json else _verification_text(study, result))
+    return 1 if result.problems else 0
+
+
+@click.command(epilog="Example: engcmp trace smollm2-cpu/q4_0/llamacpp@b11549/pa/all/kl_full")
+@click.argument("figure")
+@click.option("--list", "list_all", is_flag=True, help="FIGURE is a study: list the ids of all its figures.")
+@click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object on standard output.")
+def trace(figure: str, list_all: bool, as_json: bool) -> None:
+    """Follow FIGURE from its value to the frozen hash: each artifact, its receipt and its files."""
+    study, store = load_study(figure.split("/", 1)[0]), _store()
+    if list_all:
+        ids = sorted(figures_of(store, study))
+        click.echo(json.dumps(ids) if as_json else "\n".join(ids))
+        return
+    found = find_trace(store, study, figure)
+    click.echo(json.dumps(plain(found), indent=1) if as_json else trace_text(store, found))
+
+
+def _store() -> Store:
+    home = home_folder()
+    if not (home / "heads").is_dir():
+        raise EngcmpError(
+            "no results here", where=str(home), remedy="`make demo`, or set ENGCMP_HOME to where they are"
+        )
+    return Store(home)
+
+
+def _verification_text(study: str, result: Verification) -> str:
+    if result.problems:
+        lines = [f"FAILED {problem}" for problem in result.problems]
+        return "\n".join([*lines, f"{study}: {len(result.problems)} problems; nothing was changed"])
+    lines = [
+        f"{study}: verified",
+        f"  {result.files} files, {result.bytes / 1e6:,.0f} MB, and {result.receipts} receipts have the hashes of their names",
+        f"  {result.artifacts_recomputed} artifacts with {result.figures} figures were recomputed from the row files and agree",
+        f"  every chain ends in the frozen hash {result.frozen_sha256}",
+    ]
+    lines += [f"  not made yet: {name}" for name in result.not_made]
+    return "\n".join(lines)

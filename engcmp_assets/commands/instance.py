@@ -1,0 +1,50 @@
+"""The Dagster instance under ENGCMP_HOME: its settings, and the partitions that the protocols list."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from engcmp_assets.graph import POOL, arm_partitions
+from engcmp_assets.kernel.study import Study
+from engcmp_resources.places import home_folder
+from engcmp_resources.store import disk_errors
+
+SETTINGS = """\
+# Written by engcmp; it is written anew when engcmp starts.
+telemetry: {enabled: false}
+nux: {enabled: false}
+concurrency:
+  pools: {granularity: run, default_limit: 1}
+  runs: {max_concurrent_runs: 2}
+run_monitoring: {enabled: true, poll_interval_seconds: 30, max_runtime_seconds: 43200, free_slots_after_run_end_seconds: 60}
+run_retries: {enabled: false}
+"""
+
+
+def instance_folder() -> Path:
+    """DAGSTER_HOME: under ENGCMP_HOME, made and configured if need be. The event log there is a view; no result lives in it."""
+    folder = home_folder() / "dagster"
+    settings = folder / "dagster.yaml"
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not settings.is_file() or settings.read_text(encoding="utf-8") != SETTINGS:
+            settings.write_text(SETTINGS, encoding="utf-8")
+    return folder
+
+
+def open_instance() -> dg.DagsterInstance:
+    """The instance, with the pool's limit set (a default limit is not enforced on the first batch)."""
+    os.environ["DAGSTER_HOME"] = str(instance_folder())
+    os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
+    instance = dg.DagsterInstance.get()
+    instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    return instance
+
+
+def add_partitions(instance: dg.DagsterInstance, study: Study) -> None:
+    """A partition for each arm of the protocol."""
+    name = str(arm_partitions(study.protocol.asset_prefix).name)
+    instance.add_dynamic_partitions(name, [str(arm) for arm in study.protocol.arm_keys])

@@ -1,0 +1,135 @@
+"""`engcmp demo` and `engcmp run`: materialize a study's arms and its results, in this process, in the instance that the UI shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import dagster as dg
+
+from engcmp_assets.commands.instance import add_partitions, open_instance
+from engcmp_assets.graph import definitions
+from engcmp_assets.kernel.progress import stderr_line
+from engcmp_assets.kernel.study import Study, load_study
+from engcmp_assets.kernel.work import output_blob
+from engcmp_assets.publication.pages import render_table
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.places import home_folder
+from engcmp_resources.store import STUDY_WIDE, Store
+
+DEMO_STUDY = "smollm2-cpu"
+
+
+@click.command(epilog="Example: engcmp demo")
+@click.option("--remeasure", is_flag=True, help="Measure again, as new repeats; nothing is overwritten.")
+def demo(remeasure: bool) -> None:
+    """Measure the study smollm2-cpu on this machine and print its summary."""
+    run_study(DEMO_STUDY, [], remeasure=remeasure)
+
+
+@click.command(epilog="Example: engcmp run smollm2-cpu --arm q4_0/llamacpp@b11549")
+@click.argument("study")
+@click.option("--arm", "arms", multiple=True, help="Only this arm (may be given more than once). Default: all arms.")
+@click.option("--remeasure", is_flag=True, help="Measure again, as new repeats; nothing is overwritten.")
+def run(study: str, arms: Sequence[str], remeasure: bool) -> None:
+    """Materialize STUDY: each arm from the frozen protocol to its summary, then comparisons and pages."""
+    run_study(study, arms, remeasure=remeasure)
+
+
+def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
+    """Run the arms one after the other, then the study-wide results, and print the summary and where to look next.
+
+    Raises EngcmpError for an unknown arm, before anything is started, and for the first step that fails.
+    """
+    started = time.monotonic()
+    study = load_study(name)
+    study.require_frozen()
+    chosen = [study.protocol.require_arm(text) for text in arms] or list(study.protocol.arm_keys)
+    _quiet()
+    definition = definitions()
+    prefix = study.protocol.asset_prefix
+    answered = made = 0
+    with open_instance() as instance:
+        add_partitions(instance, study)
+        for index, arm in enumerate(chosen, start=1):
+            stderr_line(f"[{arm}] arm {index} of {len(chosen)}")
+            counts = _run_job(definition, f"{prefix}_arm", instance, study, partition=str(arm), remeasure=remeasure)
+            answered, made = answered + counts[0], made + counts[1]
+        stderr_line(f"[{name}] comparisons and publication")
+        counts = _run_job(definition, f"{prefix}_results", instance, study)
+        answered, made = answered + counts[0], made + counts[1]
+    seconds = time.monotonic() - started
+    stderr_line(f"[{name}] {made} artifacts made, {answered} answered from the store, in {seconds:.0f} s\n")
+    click.echo(closing_text(study, Store(home_folder())))
+
+
+def closing_text(study: Study, store: Store) -> str:
+    """The summary table and where to look next. Raises EngcmpError where the study was not published."""
+    name = study.protocol.study
+    sha256 = store.head(name, None, "publication")
+    if sha256 is None:
+        raise EngcmpError(f"study {name} has no publication", where=str(store.home), remedy=f"`engcmp run {name}`")
+    receipt = store.read_receipt(sha256)
+    summary = _json(store, receipt, "SUMMARY.json")
+    figure = next((f["figure_id"] for arm in summary["arms"] for f in arm["figures"]), "FIGURE")
+    pages = store.home / "views" / name / STUDY_WIDE / "publication"
+    return "\n".join(
+        [
+            render_table(summary),
+            "Where to look next",
+            f"  pages    {pages / 'SUMMARY.html'}",
+            f"           {pages / 'SUMMARY.md'}",
+            "  browser  make ui                (assets, lineage, plots, receipts)",
+            f"  proof    .venv/bin/engcmp verify {name}",
+            f"  lineage  .venv/bin/engcmp trace {figure}",
+        ]
+    )
+
+
+def _run_job(
+    definition: dg.Definitions,
+    job: str,
+    instance: dg.DagsterInstance,
+    study: Study,
+    *,
+    partition: str | None = None,
+    remeasure: bool = False,
+) -> tuple[int, int]:
+    """Run a job in this process; how many artifacts were answered from the store, and how many made."""
+    try:
+        result = definition.resolve_job_def(job).execute_in_process(
+            instance=instance,
+            partition_key=partition,
+            run_config=_remeasure_config(study) if remeasure else None,
+        )
+    except dg.Failure as failure:
+        raise _as_error(failure) from failure
+    events = [event.materialization for event in result.get_asset_materialization_events()]
+    flags = [event.metadata["answered_from_store"].value for event in events if "answered_from_store" in event.metadata]
+    return sum(map(bool, flags)), len(flags) - sum(map(bool, flags))
+
+
+def _remeasure_config(study: Study) -> dict[str, Any]:
+    """Only measurements are taken again; analysis follows from what they give."""
+    return {"ops": {f"{study.protocol.asset_prefix}__scoring": {"config": {"remeasure": True}}}}
+
+
+def _as_error(failure: dg.Failure) -> EngcmpError:
+    words = {name: str(value.value) for name, value in failure.metadata.items()}
+    if "what" not in words:
+        return EngcmpError(str(failure.description), remedy="look at the run in the UI (make ui)")
+    return EngcmpError(words["what"], where=words["where"] or None, remedy=words["remedy"] or None)
+
+
+def _json(store: Store, receipt: dict[str, Any], name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(store.path(output_blob(receipt, name)).read_bytes())
+    return document
+
+
+def _quiet() -> None:
+    """Dagster's own console log would hide our progress; the event log keeps all of it."""
+    logging.getLogger("dagster").setLevel(logging.ERROR)

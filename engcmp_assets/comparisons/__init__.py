@@ -1,0 +1,1 @@
+"""The comparisons room: candidate minus baseline with its uncertainty, sensitivities, floors and verdict."""

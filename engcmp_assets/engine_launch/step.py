@@ -1,0 +1,122 @@
+"""engine_launch/scoring: what was asked of the engine (spec.json, hashed into every capture) and what its starts proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output
+from engcmp_assets.kernel.plots import bars
+from engcmp_assets.kernel.receipts import Column
+from engcmp_assets.kernel.records import ArmKey, Check, Panel
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.engines.base import LaunchSpec
+from engcmp_resources.errors import EngcmpError
+
+COLUMNS = (
+    Column("start", "int", "1", "Number of the start, in order"),
+    Column("launch", "int", "1", "Launch that the start served"),
+    Column("load_ms", "float", "millisecond", "Time from the start of the child process to the checked context"),
+    Column("n_ctx", "int", "token", "Context length as the engine resolved it"),
+    Column("n_batch", "int", "token", "Batch size as the engine resolved it"),
+    Column("n_ubatch", "int", "token", "Micro-batch size as the engine resolved it"),
+    Column("n_threads", "int", "1", "CPU threads as the engine resolved them"),
+)
+
+
+def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
+    """The arm's engine settings."""
+    if arm is None:
+        raise EngcmpError("a launch belongs to an arm", remedy="choose a partition")
+    return study.protocol.engine_of(arm).model_dump(exclude={"versions", "label"}) | {"version": arm.version}
+
+
+def launch_spec(work: Work, panel: Panel) -> LaunchSpec:
+    """What is asked for: settings of the protocol, library and model by hash. No path, time or arm name."""
+    arm = work.arm
+    if arm is None:
+        raise EngcmpError("a launch belongs to an arm", remedy="choose a partition")
+    engine = work.study.protocol.engine_of(arm)
+    hashes = {output["name"]: output["sha256"] for output in work.receipt("sources")["outputs"]}
+    return LaunchSpec(
+        engine=arm.engine,
+        version=arm.version,
+        library_sha256=hashes[LIBRARY],
+        model_sha256=hashes[checkpoint_output(arm)],
+        threads=engine.threads,
+        context_tokens=engine.context_tokens,
+        batch_tokens=engine.batch_tokens,
+        micro_batch_tokens=engine.micro_batch_tokens,
+        vocab=panel.vocab,
+    )
+
+
+def launch_made(spec: LaunchSpec, starts: Sequence[Mapping[str, Any]], probed_windows: int) -> Made:
+    """The launch artifact of all its starts (each: start, launch, facts)."""
+    table = {
+        column.name: [
+            start[column.name] if column.name in ("start", "launch") else start["facts"][column.name]
+            for start in starts
+        ]
+        for column in COLUMNS
+    }
+    labels = [f"start {start['start']} (launch {start['launch']})" for start in starts]
+    plot = bars(
+        "Start of the engine until it is ready",
+        labels,
+        [float(value) for value in table["load_ms"]],
+        unit="milliseconds",
+    )
+    return Made(
+        products=[
+            Product("spec.json", "json", canonical_bytes(spec.as_json())),
+            Product("starts.json", "json", canonical_bytes(list(starts))),
+            Product("starts.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=len(starts), columns=COLUMNS),
+            Product("plot.png", "png", plot, role="view"),
+        ],
+        checks=[
+            Check(
+                "settings_resolved_as_requested", True,
+                "Context, batch, micro-batch, threads and vocabulary read back from the engine are those of the protocol",
+                {"starts": len(starts)},
+            ),
+            Check(
+                "engine_tokenizes_alike", True, "The engine's own tokenizer gives the frozen ids for every text",
+                {"windows": probed_windows},
+            ),
+        ],
+        details={"spec": spec.as_json(), "facts": starts[0]["facts"]},
+    )  # fmt: skip
+
+
+def _unreachable(_work: Work) -> Made:
+    raise EngcmpError("a launch is made together with its captures", remedy="call the capture session")
+
+
+STEP = Step(
+    artifact=LAUNCH,
+    title="Engine launch, scoring",
+    description=(
+        "Every start of the arm's engine that served its captures: the specification that was asked for, and what the engine itself "
+        "reported after loading. A setting that reads back differently from what was asked refuses the engine version."
+    ),
+    group="capture",
+    kinds=("cplusplus",),
+    version="1",
+    uses=(
+        Use("frozen_protocol", "study", ()),
+        Use("sources", "arm", lambda arm: (LIBRARY, checkpoint_output(arm))),
+        Use("prompt_set", "arm", ()),
+    ),
+    per_arm=True,
+    parameters=parameters,
+    make=_unreachable,
+    columns=COLUMNS,
+    checks={
+        "settings_resolved_as_requested": "What the engine reports of its settings equals what the protocol asks for",
+        "engine_tokenizes_alike": "The engine's own tokenizer gives the frozen token ids for the texts",
+    },
+)

@@ -1,0 +1,96 @@
+"""The conformance vector: small fixed rows, and what every measure and every judgement gives on them.
+
+A changed definition shows here as another value; together with the declared versions these values are part of every freeze.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engcmp_assets.comparisons.differences import compare
+from engcmp_assets.kernel.floors import RunValues
+from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES
+from engcmp_assets.kernel.records import Missing, Role, Window
+from engcmp_assets.kernel.row_measures import pair_kl, score_rows
+from engcmp_assets.kernel.uncertainty import PANEL, population_mean, wilson
+from engcmp_assets.scores.alignment import check_alignment
+from engcmp_assets.tails.tail_statistics import TailRow, tail_statistics
+from engcmp_resources.errors import EngcmpError
+
+_ROWS, _VOCAB, _CLUSTERS = 96, 64, 12
+# Declared versions of what is neither a measure nor a step: raise one when its result changes.
+DRIVERS = {"reference": 1, "llamacpp-prefill": 1}
+CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
+
+
+def frozen_versions() -> dict[str, dict[str, Any]]:
+    """What a freeze covers by id and version."""
+    return {
+        "measures": {name: measure.version for name, measure in sorted(MEASURES.items())},
+        "drivers": dict(DRIVERS),
+        "checkers": dict(CHECKERS),
+    }
+
+
+@functools.cache
+def conformance_values() -> Mapping[str, float]:
+    """Every value on the conformance vector, by name. Raises EngcmpError where one could not be computed."""
+    reference, engine, tokens = _rows(0), _rows(1), _tokens()
+    scores = score_rows(reference, engine, tokens[1:], where="conformance vector")
+    clusters = [f"cluster-{row % _CLUSTERS:02d}" for row in range(_ROWS)]
+    values: dict[str, float] = {f"mean {name}": float(np.mean(getattr(scores, name))) for name in ROW_MEASURES}
+    values["mean kl_pair_full"] = float(np.mean(pair_kl(reference, engine, where="conformance vector")))
+    values |= _judgements(scores.kl_full, scores.nll, clusters)
+    roles: tuple[Role, ...] = tuple("context" for _ in range(_ROWS))
+    windows = Window("w", tuple(tokens), tuple(range(_ROWS)), roles, "c", "b", "k")
+    for test in check_alignment([(windows, scores.engine_top_id)]).tests:
+        values[f"alignment p at {test.shift:+d}"] = test.p_shift_better
+    return values
+
+
+def _judgements(kl: npt.NDArray[np.float64], nll: npt.NDArray[np.float64], clusters: list[str]) -> dict[str, float]:
+    whole = population_mean(kl, clusters, preset=PANEL)
+    few = [index for index, name in enumerate(clusters) if name < "cluster-05"]
+    small = population_mean(kl[few], [clusters[i] for i in few], preset=PANEL, kind="difference")
+    edge = wilson(0, _CLUSTERS)
+    runs = RunValues(("1.1", "1.2"), np.stack([kl, kl]))
+    pair = compare(
+        runs, RunValues(("1.1", "1.2"), np.stack([nll, nll])), clusters, preset=PANEL, primary=False, family=10
+    )
+    rows = [TailRow("w", row, 0, "block", "bucket") for row in range(len(kl))]
+    tails = tail_statistics(kl, rows, row_file_sha256="0" * 64).overall
+    return {
+        "bootstrap low": _known(whole.interval).low,
+        "bootstrap high": _known(whole.interval).high,
+        "clustered standard error": _known(whole.standard_error),
+        "t low": _known(small.interval).low,
+        "t high": _known(small.interval).high,
+        "sign-flip p": _known(small.sign_flip_p),
+        "wilson high": _known(edge).high,
+        "difference": _known(pair.difference.value),
+        "difference bonferroni low": _known(pair.interval_bonferroni).low,
+        "tails p99": tails.p99_nats,
+        "tails worst 1 %": tails.worst_1_percent_mean_nats,
+    }
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, Missing):
+        raise EngcmpError(f"conformance vector: {value.reason}", remedy="this is a fault of engcmp: report it")
+    return value
+
+
+def _rows(side: int) -> npt.NDArray[np.float64]:
+    """Logits [rows, vocabulary] from an integer formula: the same on every machine and every numpy."""
+    row, token = np.meshgrid(np.arange(_ROWS), np.arange(_VOCAB), indexing="ij")
+    base = ((row * 7919 + token * 104729) % 1009) / 100.0
+    return np.asarray(base + side * ((row * 31 + token * 17) % 101) / 40.0, dtype=np.float64)
+
+
+def _tokens() -> list[int]:
+    return [(index * 37 + 11) % _VOCAB for index in range(_ROWS + 1)]

@@ -1,0 +1,162 @@
+"""Every measure, described once: its unit, its one definition and which way is better (MEASURES section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engcmp_resources.errors import EngcmpError
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure: `id` and `version` name it in every published figure.
+
+    `definition` is exact and written for a newcomer; column descriptions and pages quote it. `better` says which
+    direction is closer to the reference, and `neither` where no direction is.
+    """
+
+    id: str
+    version: int
+    unit: str
+    title: str
+    definition: str
+    better: Literal["lower", "higher", "neither"]
+
+
+_ALL = (
+    Measure(
+        "kl_full",
+        1,
+        "nats",
+        "KL divergence from the reference",
+        "Sum over the whole vocabulary of p (log p - log q), where p is the reference's distribution of the next token "
+        "and q the engine's. 0 means that the two are equal.",
+        "lower",
+    ),
+    Measure(
+        "nll",
+        1,
+        "nats",
+        "Negative log-likelihood of the text",
+        "-log q(next token): how surprised the engine is by the token that follows in the window.",
+        "lower",
+    ),
+    Measure(
+        "top1",
+        1,
+        "share of rows",
+        "Same first choice as the reference",
+        "1 where the engine's most probable token is the reference's most probable token, else 0. "
+        "Equal probabilities go to the lower token id on both sides.",
+        "higher",
+    ),
+    Measure(
+        "entropy",
+        1,
+        "nats",
+        "Entropy of the engine's distribution",
+        "Minus the sum over the vocabulary of q log q: how spread out the engine's prediction is.",
+        "neither",
+    ),
+    Measure(
+        "excess_entropy",
+        1,
+        "nats",
+        "Entropy above the reference's",
+        "Entropy of the engine's distribution minus entropy of the reference's on the same row. "
+        "Above 0 the engine is less certain than the reference, below 0 more.",
+        "neither",
+    ),
+    Measure(
+        "nll_minus_reference",
+        1,
+        "nats",
+        "Negative log-likelihood above the reference's",
+        "The engine's -log q(next token) minus the reference's -log p(next token) of the same token.",
+        "lower",
+    ),
+    Measure(
+        "agree_text",
+        1,
+        "share of rows",
+        "First choice is the text's next token",
+        "1 where the engine's most probable token is the token that follows in the window, else 0.",
+        "higher",
+    ),
+    Measure(
+        "top3_contained",
+        1,
+        "share of rows",
+        "First choice among the reference's top three",
+        "1 where the engine's most probable token is one of the reference's three most probable tokens, else 0. "
+        "Equal probabilities go to the lower token id.",
+        "higher",
+    ),
+    Measure(
+        "top1_confident50",
+        1,
+        "share of rows",
+        "Same first choice where the reference is confident (0.5)",
+        "Share of rows with the same first choice as the reference, over the rows where the reference gives its own "
+        "first choice a probability of at least 0.5.",
+        "higher",
+    ),
+    Measure(
+        "top1_confident90",
+        1,
+        "share of rows",
+        "Same first choice where the reference is confident (0.9)",
+        "Share of rows with the same first choice as the reference, over the rows where the reference gives its own "
+        "first choice a probability of at least 0.9.",
+        "higher",
+    ),
+    Measure(
+        "misses_per_1000",
+        1,
+        "rows per 1,000",
+        "First choices that differ, per 1,000 rows",
+        "1,000 times the share of rows where the engine's first choice is not the reference's.",
+        "lower",
+    ),
+    Measure(
+        "rows_bit_identical",
+        1,
+        "share of rows",
+        "Rows equal bit for bit",
+        "Share of rows whose raw values are equal bit for bit in two captures, by a hash of each raw row that was "
+        "taken at capture.",
+        "higher",
+    ),
+    Measure(
+        "kl_pair_full",
+        1,
+        "nats",
+        "KL divergence between two captures",
+        "Sum over the whole vocabulary of a (log a - log b), where a and b are two engines' distributions of the same "
+        "next token (or those of two repeats of one engine).",
+        "neither",
+    ),
+)
+
+MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
+
+ROW_MEASURES: tuple[str, ...] = (
+    "kl_full",
+    "nll",
+    "top1",
+    "entropy",
+    "excess_entropy",
+    "nll_minus_reference",
+    "agree_text",
+    "top3_contained",
+)
+"""The measures with one value a row, which are columns of a row file; the others are made of these or of row hashes."""
+
+
+def measure(measure_id: str) -> Measure:
+    """The measure called `measure_id`. Raises EngcmpError for an id that nothing defines."""
+    found = MEASURES.get(measure_id)
+    if found is None:
+        raise EngcmpError(f"no measure is called {measure_id!r}", remedy=f"the measures are {', '.join(MEASURES)}")
+    return found

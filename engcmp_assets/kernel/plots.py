@@ -1,0 +1,324 @@
+"""Three small plots as PNG bytes: bars, dots with intervals, and a survival curve.
+
+The same input gives the same bytes on one version of matplotlib: the font is the one that matplotlib ships, the style
+is fixed here rather than taken from the user's settings, and the file carries no software name and no date.
+Colours are the Okabe-Ito set, and every group also has its own marker or line, so that no reading rests on colour.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from PIL import Image
+
+from engcmp_assets.kernel.records import Missing
+from engcmp_resources.errors import EngcmpError
+
+WIDTH_PX = 800
+DPI = 110
+
+_INK = "#22272e"
+_FAINT = "#687078"
+_GRID = "#e3e5e8"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "D", "^", "v", "P")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+_STYLE: Any = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "text.color": _INK,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "axes.facecolor": "white",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "text.usetex": False,
+    "text.parse_math": False,
+}
+
+_LABEL_CHARACTERS = 26
+_NOTE_CHARACTERS = 58
+_FIXED_FROM = 1e4
+_CURVE_POINTS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class DotRow:
+    """One line of a dot plot. Without a `value`, `note` is the reason and is written in its place.
+
+    Beside a value, `note` (may be empty) is written after the number. `low` and `high` are the interval's ends or None.
+    """
+
+    label: str
+    value: float | None
+    low: float | None
+    high: float | None
+    group: str
+    note: str
+
+
+def format_number(value: float) -> str:
+    """`value` with four significant digits, the one format of plots and pages: 0.3580, 12,350, 1.234e-05, 0.
+
+    Raises EngcmpError for NaN and infinities: what was not measured is Missing, with its reason.
+    """
+    if not math.isfinite(value):
+        raise EngcmpError(f"{value} is not a figure", remedy="give Missing with the reason instead")
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.4g}")
+    if abs(rounded) >= _FIXED_FROM:
+        return f"{rounded:,.0f}"
+    return f"{rounded:#.4g}".removesuffix(".")
+
+
+def bars(
+    title: str,
+    labels: Sequence[str],
+    values: Sequence[float | Missing],
+    *,
+    unit: str,
+    groups: Sequence[str] | None = None,
+) -> bytes:
+    """Horizontal bars from zero, one for each label, as PNG. A Missing value is its reason in words, not a bar."""
+    if len(labels) != len(values) or (groups is not None and len(groups) != len(labels)):
+        raise EngcmpError(
+            f"plot {title!r}: labels, values and groups differ in length", remedy="give one of each a bar"
+        )
+    names = [""] * len(labels) if groups is None else list(groups)
+    rows = [
+        DotRow(label, None, None, None, group, value.reason)
+        if isinstance(value, Missing)
+        else DotRow(label, value, None, None, group, "")
+        for label, value, group in zip(labels, values, names, strict=True)
+    ]
+    with _own_style():
+        canvas, axes = _canvas_for(title, rows)
+        index = _group_index(names)
+        for place, row in enumerate(rows):
+            if row.value is None:
+                _write_reason(axes, place, row.note)
+                continue
+            axes.barh(place, row.value, height=0.62, color=_COLOURS[index[row.group] % len(_COLOURS)])
+            axes.annotate(
+                format_number(row.value),
+                (row.value, place),
+                xytext=(4 if row.value >= 0 else -4, 0),
+                textcoords="offset points",
+                va="center",
+                ha="left" if row.value >= 0 else "right",
+                fontsize=8.5,
+            )
+        axes.axvline(0, color=_FAINT, linewidth=0.8)
+        _finish_rows(axes, rows, unit, marker=False)
+        return _png(canvas)
+
+
+def dots_with_intervals(title: str, rows: Sequence[DotRow], *, unit: str, zero_line: bool = False) -> bytes:
+    """A horizontal dot with its interval for each row, the number beside it, as PNG.
+
+    A row without a value is written as `not measured: reason`. `zero_line` draws zero and keeps it in view.
+    """
+    with _own_style():
+        canvas, axes = _canvas_for(title, rows)
+        index = _group_index([row.group for row in rows])
+        for place, row in enumerate(rows):
+            if row.value is None:
+                _write_reason(axes, place, row.note)
+                continue
+            _draw_dot(axes, place, row, index[row.group])
+            _write_value(axes, place, row)
+        if zero_line:
+            axes.axvline(0, color=_FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        axes.margins(x=0.06)
+        _finish_rows(axes, rows, unit, marker=True)
+        return _png(canvas)
+
+
+def survival(title: str, series: Mapping[str, Iterable[float]], *, unit: str) -> bytes:
+    """The share of rows whose value is above x, for each named series, on two log axes, as PNG.
+
+    Rows at exactly 0 have no place on a log axis: they show as a curve that starts below 1, and the legend counts
+    the rows above 0. Raises EngcmpError for an empty series or one with a value that is not finite.
+    """
+    if not series:
+        raise EngcmpError(f"plot {title!r} has no series", remedy="give at least one")
+    with _own_style():
+        canvas, axes = _blank(title, height_in=4.0)
+        for axis, set_scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+            set_scale("log")
+            axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        for number, (name, values) in enumerate(series.items()):
+            _draw_curve(axes, title, name, np.asarray(list(values), dtype=np.float64), number)
+        axes.set_ylim(top=1.25)
+        axes.set_xlabel(f"x ({unit})")
+        axes.set_ylabel("share of rows above x")
+        axes.grid(True, which="major")
+        axes.legend(loc="lower left", fontsize=8.5)
+        return _png(canvas)
+
+
+def markdown_image(png: bytes, alt: str = "plot") -> str:
+    """The PNG as one Markdown image that needs no file beside it (a data URI)."""
+    words = " ".join(alt.replace("[", "(").replace("]", ")").split())
+    return f"![{words}](data:image/png;base64,{base64.b64encode(png).decode('ascii')})"
+
+
+@contextmanager
+def _own_style() -> Iterator[None]:
+    """Matplotlib's defaults with this module's style, until the plot is drawn; the caller's settings come back after.
+
+    The settings are the process's: two threads must not draw at once.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def _canvas_for(title: str, rows: Sequence[DotRow]) -> tuple[FigureCanvasAgg, Axes]:
+    if not rows:
+        raise EngcmpError(f"plot {title!r} has no rows", remedy="give at least one")
+    for row in rows:
+        for number in (row.value, row.low, row.high):
+            if number is not None and not math.isfinite(number):
+                raise EngcmpError(
+                    f"plot {title!r}, row {row.label!r}: {number} is not a figure",
+                    remedy="give no value, and the reason as the note",
+                )
+    return _blank(title, height_in=1.45 + 0.42 * max(len(rows), 2))
+
+
+def _blank(title: str, *, height_in: float) -> tuple[FigureCanvasAgg, Axes]:
+    """An empty plot of the one width, its title at the left edge."""
+    figure = Figure(
+        figsize=(WIDTH_PX / DPI, height_in),
+        dpi=DPI,
+        layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1),
+        facecolor="white",
+    )
+    figure.suptitle(title, x=0.016, horizontalalignment="left", fontsize=11, fontweight="bold")
+    return FigureCanvasAgg(figure), figure.add_subplot()
+
+
+def _group_index(groups: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(dict.fromkeys(groups))}
+
+
+def _draw_dot(axes: Axes, place: int, row: DotRow, group: int) -> None:
+    colour = _COLOURS[group % len(_COLOURS)]
+    if row.low is not None and row.high is not None:
+        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=2)
+        axes.plot([row.low, row.high], [place, place], color=colour, linestyle="none", marker="|", markersize=9)
+    if row.value is not None:
+        axes.plot([row.value], [place], marker=_MARKERS[group % len(_MARKERS)], color=colour, markersize=7.5, zorder=3)
+
+
+def _write_value(axes: Axes, place: int, row: DotRow) -> None:
+    if row.value is None:
+        return
+    text = format_number(row.value)
+    if row.low is not None and row.high is not None:
+        text += f" [{format_number(row.low)}, {format_number(row.high)}]"
+    if row.note:
+        text += "\n" + textwrap.fill(row.note, _LABEL_CHARACTERS)
+    axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5, color=_INK)
+
+
+def _write_reason(axes: Axes, place: int, reason: str) -> None:
+    text = textwrap.fill(f"not measured: {reason or 'no reason recorded'}", _NOTE_CHARACTERS)
+    axes.text(
+        0.02,
+        place,
+        text,
+        transform=axes.get_yaxis_transform(),
+        va="center",
+        fontsize=8.5,
+        style="italic",
+        color=_FAINT,
+        zorder=4,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+    )
+
+
+def _finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool) -> None:
+    """Names, scale, grid and (for more than one group) the legend of a plot with one line for each row."""
+    axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, _LABEL_CHARACTERS) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(unit)
+    axes.grid(True, axis="x")
+    if all(row.value is None for row in rows):
+        axes.set_xticks([])
+    index = _group_index([row.group for row in rows])
+    if len(index) > 1:
+        handles = [
+            Line2D(
+                [],
+                [],
+                color=_COLOURS[number % len(_COLOURS)],
+                marker=_MARKERS[number % len(_MARKERS)] if marker else "s",
+                linestyle="none",
+                label=name or "other",
+            )
+            for name, number in index.items()
+        ]
+        axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=8.5)
+
+
+def _draw_curve(axes: Axes, title: str, name: str, values: np.ndarray[Any, np.dtype[np.float64]], number: int) -> None:
+    if values.size == 0 or not np.isfinite(values).all():
+        raise EngcmpError(
+            f"plot {title!r}, series {name!r}: {values.size} values, all of which must be finite",
+            remedy="leave the series out and say why",
+        )
+    falling = np.sort(values)[::-1]
+    above_zero = int((falling > 0).sum())
+    label = f"{name} ({above_zero:,} of {values.size:,} rows above 0)"
+    style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _LINES[number % len(_LINES)]}
+    if above_zero == 0:
+        axes.plot([], [], label=label, **style)
+        return
+    # Evenly spaced ranks on the log scale: the tail keeps every row, the dense head is thinned below a pixel.
+    ranks = np.unique(np.geomspace(1, above_zero, _CURVE_POINTS).round().astype(np.int64))[::-1]
+    x = np.append(falling[ranks - 1], falling[0])
+    share = np.append(ranks / values.size, 0.5 / values.size)
+    axes.plot(x, share, drawstyle="steps-pre", label=label, **style)
+
+
+def _png(canvas: FigureCanvasAgg) -> bytes:
+    """The drawn canvas as a PNG without transparency and without metadata."""
+    untyped: Any = canvas  # matplotlib gives these two methods no types
+    untyped.draw()
+    image = Image.fromarray(np.asarray(untyped.buffer_rgba())).convert("RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, format="png", optimize=True)
+    return buffer.getvalue()

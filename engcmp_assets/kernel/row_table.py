@@ -1,0 +1,80 @@
+"""An arm's scored rows as arrays: what tails, summaries and comparisons read of `rows.parquet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engcmp_assets.kernel.floors import RunValues
+from engcmp_assets.kernel.names import ALL, BLOCK
+from engcmp_resources.errors import EngcmpError
+
+Column = npt.NDArray[Any]
+_KEYS = ("window_id", "position", "next_token", "cluster", "block", "bucket", "role")
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """Rows of one arm on one panel. `keys[name]` is [rows]; `values[measure]` is float64 [runs, rows], runs as `launch.repeat`."""
+
+    runs: tuple[str, ...]
+    keys: Mapping[str, Column]
+    values: Mapping[str, npt.NDArray[np.float64]]
+
+    @property
+    def rows(self) -> int:
+        return len(self.keys["position"])
+
+    def populations(self) -> tuple[str, ...]:
+        """`all`, and each block as `block:NAME`."""
+        return (ALL, *(f"{BLOCK}{name}" for name in sorted(set(self.keys["block"].tolist()))))
+
+    def rows_of(self, population: str) -> npt.NDArray[np.bool_]:
+        """Which rows belong to `population`. Raises EngcmpError for a name that is neither `all` nor a block."""
+        if population == ALL:
+            return np.ones(self.rows, dtype=bool)
+        if not population.startswith(BLOCK):
+            raise EngcmpError(f"no population {population!r}", remedy=f"use {ALL} or {BLOCK}NAME")
+        chosen: npt.NDArray[np.bool_] = self.keys["block"] == population.removeprefix(BLOCK)
+        return chosen
+
+    def per_row(self, measure: str) -> npt.NDArray[np.float64]:
+        """The arm's value of each row, [rows]: the mean over its runs."""
+        return RunValues(self.runs, self.values[measure]).per_row
+
+    def clusters_of(self, chosen: npt.NDArray[np.bool_]) -> list[str]:
+        return [str(name) for name in self.keys["cluster"][chosen]]
+
+
+def row_table(columns: Mapping[str, Column], measures: Sequence[str], *, roles: Sequence[str], where: str) -> RowTable:
+    """The rows whose role is in `roles`, run by run in one order.
+
+    Raises EngcmpError where a column is missing, runs hold different rows, or no row has one of the roles.
+    """
+    for name in ("run", *_KEYS, *measures):
+        if name not in columns:
+            raise EngcmpError(f"column {name} is missing", where=where, remedy="score the arm again")
+    in_role = np.isin(columns["role"], list(roles))
+    if not in_role.any():
+        raise EngcmpError(f"no row has a role of {', '.join(roles)}", where=where, remedy="mend the panel's roles")
+    runs = tuple(sorted(set(columns["run"][in_role].tolist())))
+    order = {}
+    for run in runs:
+        rows = np.flatnonzero(in_role & (columns["run"] == run))
+        order[run] = rows[np.lexsort((columns["position"][rows], columns["window_id"][rows]))]
+    first = order[runs[0]]
+    for run in runs[1:]:
+        same = len(order[run]) == len(first) and all(
+            (columns[name][order[run]] == columns[name][first]).all() for name in _KEYS
+        )
+        if not same:
+            raise EngcmpError(
+                f"runs {runs[0]} and {run} hold different rows", where=where, remedy="capture the arm again"
+            )
+    keys = {name: columns[name][first] for name in _KEYS}
+    values = {name: np.stack([columns[name][order[run]].astype(np.float64) for run in runs]) for name in measures}
+    return RowTable(runs, keys, values)

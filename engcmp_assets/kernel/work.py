@@ -1,0 +1,322 @@
+"""Work: binds a step (what an artifact is and how it is made) to the store, without Dagster.
+
+`materialize` is the one way in which a receipt comes to be: it gathers the inputs' receipts, computes the task key, answers from
+the store where that task was completed before, and otherwise makes, stores and records.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.progress import Progress, Say
+from engcmp_assets.kernel.receipts import SCHEMA, Column, Input, content_id, part_id, task_key
+from engcmp_assets.kernel.records import ArmKey, Check, Figure, plain
+from engcmp_assets.kernel.study import Study
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host import code_identity, environment
+from engcmp_resources.store import Blob, Store
+
+Scope = Literal["arm", "study", "every arm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A dependence on another artifact: of the same arm, study-wide, or of every arm that has it.
+
+    `outputs` names what the result depends on: None all of it, () nothing (the chain only), or a function of the arm.
+    """
+
+    artifact: str
+    scope: Scope = "arm"
+    outputs: tuple[str, ...] | Callable[[ArmKey], tuple[str, ...]] | None = None
+
+    def names(self, arm: ArmKey | None) -> tuple[str, ...] | None:
+        """The outputs that `arm` depends on."""
+        if callable(self.outputs):
+            return self.outputs(arm) if arm else None
+        return self.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An output that a step has made: a file in scratch, bytes, or a file that is already in the store."""
+
+    name: str
+    suffix: str
+    content: bytes | Path | Blob
+    role: Literal["data", "view"] = "data"
+    rows: int | None = None
+    columns: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a step returns: outputs, figures, checks, flags, and details that a reader should see."""
+
+    products: Sequence[Product]
+    figures: Sequence[Figure] = ()
+    checks: Sequence[Check] = ()
+    flags: Sequence[str] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A receipt that stands, its hash, and whether the work behind it was done before."""
+
+    receipt: Mapping[str, Any]
+    sha256: str
+    answered_from_store: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step is given: the study, the arm, the inputs' receipts, the store, and a way to say how far it is."""
+
+    session: Session
+    step: Step
+    arm: ArmKey | None
+    inputs: Mapping[tuple[str, str | None], Done]
+    task_key: str
+    remeasure: bool = False
+
+    @property
+    def study(self) -> Study:
+        return self.session.study
+
+    @property
+    def store(self) -> Store:
+        return self.session.store
+
+    @property
+    def label(self) -> str:
+        return f"[{self.arm or self.study.protocol.study}] {self.step.artifact}"
+
+    def say(self, text: str) -> None:
+        self.session.say(f"{self.label}: {text}")
+
+    def progress(self, unit: str, total: int, already: int = 0) -> Progress:
+        return Progress(self.session.say, self.label, unit, total, time.monotonic_ns, already)
+
+    def receipt(self, artifact: str, arm: ArmKey | None = None) -> Mapping[str, Any]:
+        """The receipt of an input: of this arm or study-wide, or of the given arm."""
+        return self.inputs[self._key(artifact, arm)].receipt
+
+    def file(self, artifact: str, output: str, arm: ArmKey | None = None) -> Path:
+        """The stored file of an input's output."""
+        return self.store.path(output_blob(self.receipt(artifact, arm), output))
+
+    def _key(self, artifact: str, arm: ArmKey | None) -> tuple[str, str | None]:
+        wanted = str(arm or self.arm) if (arm or self.arm) else None
+        return (artifact, wanted) if (artifact, wanted) in self.inputs else (artifact, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An artifact: what it is (for the catalog), what it depends on, and how it is made.
+
+    `version` is the declared version of the analysis or capture: raise it when a result changes, not when code does.
+    """
+
+    artifact: str
+    title: str
+    description: str
+    group: str
+    kinds: tuple[str, ...]
+    version: str
+    uses: tuple[Use, ...]
+    per_arm: bool
+    parameters: Callable[[Study, ArmKey | None], Mapping[str, Any]]
+    make: Callable[[Work], Made]
+    measures: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict)
+
+    def versions(self) -> dict[str, Any]:
+        return {"step": self.version, "measures": {name: MEASURES[name].version for name in self.measures}}
+
+    @property
+    def code_version(self) -> str:
+        """Dagster's code version: the step's and its measures' versions, never a file hash."""
+        return "+".join([self.version, *(f"{name}:{MEASURES[name].version}" for name in self.measures)])
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run's hold on a study and a store."""
+
+    study: Study
+    store: Store
+    run_id: str
+    say: Say
+
+    def current(self, artifact: str, arm: ArmKey | None) -> Done | None:
+        """The artifact's current receipt, or None where it was never made."""
+        sha256 = self.store.head(self.study.protocol.study, arm.folder if arm else None, artifact)
+        return None if sha256 is None else Done(self.store.read_receipt(sha256), sha256, answered_from_store=True)
+
+
+def materialize(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool = False) -> Done:
+    """Make `step`'s artifact for `arm` (None: study-wide), or answer from the store.
+
+    Raises EngcmpError where an input is missing, the protocol differs from its freeze, or the step refuses.
+    """
+    session.study.require_frozen()
+    work = prepare(session, step, arm, remeasure=remeasure)
+    answered = None if remeasure else answer_from_store(work)
+    if answered is not None:
+        return answered
+    started_at = _now()
+    made = step.make(work)
+    return record(work, made, started_at=started_at)
+
+
+def prepare(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool = False) -> Work:
+    """Gather the inputs of `step` and its task key. Raises EngcmpError naming the input that is missing."""
+    inputs, records = _gather(session, step, arm)
+    key = task_key(step.artifact, plain(step.parameters(session.study, arm)), records, step.versions())
+    return Work(session, step, arm, inputs, key, remeasure)
+
+
+def record(work: Work, made: Made, *, started_at: str) -> Done:
+    """Store what was made, write the receipt, move the head, and point the views at the outputs."""
+    store = work.store
+    outputs, blobs = [], []
+    for product in made.products:
+        blob = _store(store, product)
+        blobs.append(blob)
+        outputs.append(
+            {
+                "name": product.name, "sha256": blob.sha256, "bytes": blob.bytes, "suffix": blob.suffix,
+                "role": product.role, "rows": product.rows, "columns": plain(product.columns),
+            }
+        )  # fmt: skip
+    earlier = work.session.current(work.step.artifact, work.arm)
+    again = earlier is not None and earlier.receipt["task_key"] == work.task_key
+    receipt = _base_receipt(work) | {
+        "content_id": content_id(work.task_key, outputs),
+        "outputs": outputs,
+        "started_at": started_at,
+        "finished_at": _now(),
+        "figures": plain(list(made.figures)),
+        "checks": plain(list(made.checks)),
+        "flags": sorted(made.flags),
+        "details": plain(dict(made.details)),
+        "answered_by": None,
+        "measurement": (earlier.receipt["measurement"] + 1) if again and earlier else 1,
+    }
+    sha256 = store.write_receipt(receipt)
+    store.set_task(work.task_key, sha256, blobs)
+    _set_current(work, receipt, sha256)
+    return Done(receipt, sha256, answered_from_store=False)
+
+
+def output_blob(receipt: Mapping[str, Any], name: str) -> Blob:
+    """The store's file of a receipt's output. Raises EngcmpError for a name that it does not have."""
+    for output in receipt["outputs"]:
+        if output["name"] == name:
+            return Blob(output["sha256"], output["bytes"], output["suffix"])
+    raise EngcmpError(f"artifact {receipt['artifact']} has no output {name!r}", remedy="materialize it again")
+
+
+def answer_from_store(work: Work) -> Done | None:
+    """The receipt of work that was done before, or None.
+
+    The head stands if it says exactly this; otherwise a receipt is added, so that each arm has its own evidence.
+    """
+    store = work.store
+    previous_sha256 = store.completed_task(work.task_key)
+    if previous_sha256 is None:
+        return None
+    previous = store.read_receipt(previous_sha256)
+    base = _base_receipt(work)
+    current = work.session.current(work.step.artifact, work.arm)
+    same = ("study", "frozen_sha256", "artifact", "arm", "task_key", "inputs")
+    if current is not None and all(current.receipt[name] == base[name] for name in same):
+        _point_views(work, current.receipt)
+        return current
+    now = _now()
+    kept = ("content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
+    receipt = base | {name: previous[name] for name in kept}
+    receipt |= {"started_at": now, "finished_at": now, "answered_by": previous["answered_by"] or previous_sha256}
+    sha256 = store.write_receipt(receipt)
+    _set_current(work, receipt, sha256)
+    return Done(receipt, sha256, answered_from_store=True)
+
+
+def _base_receipt(work: Work) -> dict[str, Any]:
+    step, study = work.step, work.study
+    return {
+        "schema": SCHEMA,
+        "study": study.protocol.study,
+        "frozen_sha256": study.frozen_sha256,
+        "artifact": step.artifact,
+        "arm": str(work.arm) if work.arm else None,
+        "task_key": work.task_key,
+        "parameters": plain(dict(step.parameters(study, work.arm))),
+        "versions": step.versions(),
+        "inputs": plain(_gather(work.session, step, work.arm)[1]),
+        "code": code_identity(),
+        "environment": environment(),
+        "run_id": work.session.run_id,
+    }
+
+
+def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tuple[str, str | None], Done], list[Input]]:
+    inputs: dict[tuple[str, str | None], Done] = {}
+    records: list[Input] = []
+    for use in step.uses:
+        for source_arm in _arms_of(session.study, use, arm):
+            done = session.current(use.artifact, source_arm)
+            if done is None:
+                if use.scope == "every arm":
+                    continue  # an arm that was not captured is `not comparable`, with its reason, in the result
+                raise EngcmpError(
+                    f"{step.artifact} of {arm or session.study.protocol.study} needs {use.artifact}, which was not made yet",
+                    remedy=f"materialize {use.artifact} first, or `engcmp run {session.study.protocol.study}`",
+                )
+            name = str(source_arm) if source_arm else None
+            inputs[(use.artifact, name)] = done
+            names = use.names(source_arm)
+            part = part_id(done.receipt, names)
+            records.append(Input(use.artifact, name, done.sha256, done.receipt["content_id"], names, part))
+    return inputs, records
+
+
+def _arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None, ...]:
+    if use.scope == "every arm":
+        return study.protocol.arm_keys
+    return (arm,) if use.scope == "arm" else (None,)
+
+
+def _store(store: Store, product: Product) -> Blob:
+    if isinstance(product.content, Blob):
+        return product.content
+    if isinstance(product.content, bytes):
+        return store.put_bytes(product.content, product.suffix)
+    return store.put_file(product.content, product.suffix)
+
+
+def _set_current(work: Work, receipt: Mapping[str, Any], sha256: str) -> None:
+    arm_folder = work.arm.folder if work.arm else None
+    work.store.set_head(work.study.protocol.study, arm_folder, work.step.artifact, sha256)
+    _point_views(work, receipt)
+
+
+def _point_views(work: Work, receipt: Mapping[str, Any]) -> None:
+    owner = work.arm.folder if work.arm else "_study"
+    for output in receipt["outputs"]:
+        suffix = output["suffix"]
+        name = output["name"] if output["name"].endswith(f".{suffix}") else f"{output['name']}.{suffix}"
+        place = f"{work.study.protocol.study}/{owner}/{work.step.artifact}/{name}"
+        work.store.view(place, Blob(output["sha256"], output["bytes"], suffix))
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,61 @@
+"""The prompt set as data: from tokenized texts to the frozen file, and from there to the panel files that users can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engcmp_assets.kernel.protocol import even_positions
+from engcmp_assets.kernel.records import Panel, Window, tokens_sha256
+from engcmp_resources.errors import EngcmpError
+
+SCHEMA = "engcmp.prompts/1"
+_BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def prompt_document(
+    tokens: Mapping[str, Sequence[int]], *, vocab: int, rows_per_window: int, role: str
+) -> dict[str, Any]:
+    """The frozen prompt set of texts named `<block>-<number>`: ids, digests, kept rows, cluster (the document) and bucket.
+
+    Raises EngcmpError for a text of fewer than 3 tokens.
+    """
+    windows = []
+    for name in sorted(tokens):
+        ids = [int(token) for token in tokens[name]]
+        if len(ids) < 3:  # noqa: PLR2004 - two tokens would leave no row to choose from
+            raise EngcmpError(f"text {name} has {len(ids)} tokens", remedy="write a longer text")
+        positions = even_positions(len(ids), rows_per_window)
+        windows.append(
+            {
+                "window_id": name, "tokens": ids, "tokens_sha256": tokens_sha256(ids), "positions": list(positions),
+                "roles": [role] * len(positions), "cluster": name, "block": name.rsplit("-", 1)[0], "bucket": bucket(len(ids)),
+            }
+        )  # fmt: skip
+    return {"schema": SCHEMA, "vocab": vocab, "windows": windows}
+
+
+def bucket(tokens: int) -> str:
+    """The context bucket of a window: the smallest standard length that holds it, as `upto256`."""
+    for size in _BUCKETS:
+        if tokens <= size:
+            return f"upto{size}"
+    return f"over{_BUCKETS[-1]}"
+
+
+def panel_document(panel: Panel) -> dict[str, Any]:
+    """A panel as the JSON that `engcmp score` and other tools read."""
+    return {
+        "panel": panel.panel,
+        "vocab": panel.vocab,
+        "reference": panel.reference,
+        "windows": [_window_document(window) for window in panel.windows],
+    }
+
+
+def _window_document(window: Window) -> dict[str, Any]:
+    return {
+        "window_id": window.window_id, "tokens": list(window.tokens), "tokens_sha256": window.tokens_sha256,
+        "positions": list(window.positions), "roles": list(window.roles), "cluster": window.cluster,
+        "block": window.block, "bucket": window.bucket,
+    }  # fmt: skip

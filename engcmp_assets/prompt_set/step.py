@@ -1,0 +1,119 @@
+"""prompt_set: check the frozen token ids against their texts and digests, and lay them out as panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engcmp_assets.kernel.names import WEIGHTS
+from engcmp_assets.kernel.plots import bars
+from engcmp_assets.kernel.receipts import Column
+from engcmp_assets.kernel.records import ArmKey, Check, Panel
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.prompt_set.prompts import panel_document
+from engcmp_resources.canonical import canonical_bytes, sha256_bytes
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.gguf_files import open_gguf
+from engcmp_resources.tokenizing import GgufTokenizer
+
+COLUMNS = (
+    Column("window_id", "str", "1", "Name of the window"),
+    Column("block", "str", "1", "Content kind of the text"),
+    Column("cluster", "str", "1", "Document that the window belongs to: the unit that is resampled"),
+    Column("bucket", "str", "1", "Context bucket: the smallest standard length that holds the window"),
+    Column("tokens", "int", "token", "Length of the window"),
+    Column("rows", "int", "row", "Rows of the window that the panel keeps"),
+    Column("tokens_sha256", "str", "1", "SHA-256 of the ids as little-endian unsigned 32-bit integers"),
+)
+
+
+def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
+    """The frozen ids and texts by hash, and what each panel keeps of them."""
+    prompts = study.protocol.prompt_set
+    texts = {name: sha256_bytes(data) for name, data in study.files.items() if name.startswith(f"{prompts.texts}/")}
+    panels = {name: plan.reference for name, plan in study.protocol.panels.items()}
+    return {"prompt_set": sha256_bytes(study.files.get(prompts.file, b"")), "texts": texts, "panels": panels}
+
+
+def make(work: Work) -> Made:
+    """Tokenize the texts again and refuse ids that differ from the frozen ones."""
+    study = work.study
+    panels = {name: study.panel(name) for name in study.protocol.panels}
+    panel = next(iter(panels.values()))
+    _refuse_other_ids(work, panel)
+    table: dict[str, list[Any]] = {
+        "window_id": [window.window_id for window in panel.windows],
+        "block": [window.block for window in panel.windows],
+        "cluster": [window.cluster for window in panel.windows],
+        "bucket": [window.bucket for window in panel.windows],
+        "tokens": [len(window.tokens) for window in panel.windows],
+        "rows": [len(window.positions) for window in panel.windows],
+        "tokens_sha256": [window.tokens_sha256 for window in panel.windows],
+    }
+    documents = [
+        Product(f"{name}.json", "json", canonical_bytes(panel_document(entry)), rows=len(entry.windows))
+        for name, entry in panels.items()
+    ]
+    windows = len(panel.windows)
+    plot = bars("Windows of the prompt set", table["window_id"], table["tokens"], unit="tokens", groups=table["block"])
+    return Made(
+        products=[
+            *documents,
+            Product("windows.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=windows, columns=COLUMNS),
+            Product("plot.png", "png", plot, role="view"),
+        ],
+        checks=[
+            Check("token_digests", True, f"All {windows} windows match their digests", {"windows": windows}),
+            Check(
+                "texts_tokenize_to_the_frozen_ids",
+                True,
+                "The model's own tokenizer gives the frozen ids",
+                {"windows": windows},
+            ),
+        ],
+        details={"rows": {name: entry.rows for name, entry in panels.items()}, "vocab": panel.vocab},
+    )
+
+
+def _refuse_other_ids(work: Work, panel: Panel) -> None:
+    weights = work.file("sources", WEIGHTS)
+    with open_gguf(weights) as model:
+        tokenizer = GgufTokenizer.from_model(model)
+    folder = work.study.protocol.prompt_set.texts
+    for window in panel.windows:
+        name = f"{folder}/{window.window_id}.txt"
+        if name not in work.study.files:
+            raise EngcmpError(f"text {name} is missing", where=str(work.study.folder), remedy="restore it from git")
+        ids = tokenizer.encode(work.study.files[name].decode("utf-8"))
+        if tuple(ids) != window.tokens:
+            first = next(
+                (i for i, (a, b) in enumerate(zip(ids, window.tokens, strict=False)) if a != b), len(window.tokens)
+            )
+            raise EngcmpError(
+                f"window {window.window_id}: the text gives other token ids than the frozen ones, first at token {first}",
+                where=name, remedy="restore the text, or freeze the study anew",
+            )  # fmt: skip
+
+
+STEP = Step(
+    artifact="prompt_set",
+    title="Prompt set",
+    description=(
+        "The token ids that every engine is given, tokenized once and frozen. Engines get ids, never text, so no tokenizer or template "
+        "can differ between them; the model's own tokenizer must still give the same ids for the texts."
+    ),
+    group="inputs",
+    kinds=("json", "parquet"),
+    version="1",
+    uses=(Use("frozen_protocol", "study", ()), Use("sources", "arm", (WEIGHTS,))),
+    per_arm=True,
+    parameters=parameters,
+    make=make,
+    columns=COLUMNS,
+    checks={
+        "token_digests": "The ids of every window have the digest that was frozen with them",
+        "texts_tokenize_to_the_frozen_ids": "The model's own tokenizer gives the frozen ids for the texts",
+    },
+)

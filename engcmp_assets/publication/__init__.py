@@ -1,0 +1,1 @@
+"""The pages that people read, made from SUMMARY.json alone."""

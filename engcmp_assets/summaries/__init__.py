@@ -1,0 +1,1 @@
+"""summaries: an arm's figures with their intervals and run-to-run floors."""

@@ -1,0 +1,144 @@
+"""summaries: the figures of one arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engcmp_assets.kernel.looks import Looks, declared_looks
+from engcmp_assets.kernel.names import ALL, PANEL, SCORED_ROWS, checkpoint_output
+from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
+from engcmp_assets.kernel.receipts import Column
+from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing, plain
+from engcmp_assets.kernel.row_table import RowTable, row_table
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
+from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blob
+from engcmp_assets.summaries.figures import arm_figures
+from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.errors import EngcmpError
+
+COLUMNS = (
+    Column("figure_id", "str", "1", "Id of the figure: what `engcmp trace` takes"),
+    Column("measure", "str", "1", "Measure id; its definition is on the summary page"),
+    Column("population", "str", "1", "all, or block:NAME"),
+    Column(
+        "value",
+        "float",
+        "as the measure",
+        "Mean over the rows, each row counted once; empty where missing, with its reason in summary.json",
+    ),
+    Column("low", "float", "as the measure", "Lower end of the interval"),
+    Column("high", "float", "as the measure", "Upper end of the interval"),
+    Column("rows", "int", "row", "Rows of the population"),
+    Column("clusters", "int", "cluster", "Documents of the population"),
+    Column("unit", "str", "1", "Unit of the measure"),
+)
+
+
+def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
+    """How figures are judged, and of which rows."""
+    return {"statistics": study.protocol.statistics.model_dump(), "roles": study.protocol.panels[PANEL].roles}
+
+
+def scored_rows(work: Work, arm: ArmKey) -> tuple[RowTable, Looks]:
+    """An arm's scored rows in the panel's roles, and the looks that the protocol declares at them."""
+    protocol = work.study.protocol
+    columns = read_parquet(work.file("scores", SCORED_ROWS, arm))
+    table = row_table(
+        columns, protocol.statistics.measures, roles=protocol.panels[PANEL].roles, where=f"scores of {arm}"
+    )
+    return table, declared_looks(protocol.statistics, table.populations())
+
+
+def make(work: Work) -> Made:
+    """Figures of every declared look, as JSON and as a table."""
+    arm, study = work.arm, work.study.protocol.study
+    if arm is None:
+        raise EngcmpError("a summary belongs to an arm", remedy="choose a partition")
+    table, looks = scored_rows(work, arm)
+    figures = arm_figures(study, arm, table, looks)
+    complete = [figure for figure in figures if not isinstance(figure.value, Missing)]
+    document = {
+        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
+        "reason": None, "runs": len(table.runs), "launches": work.study.protocol.panels[PANEL].launches,
+        "repeats": work.study.protocol.panels[PANEL].repeats, "rows": table.rows,
+        "windows": len(set(table.keys["window_id"].tolist())), "score_path": work.study.protocol.panels[PANEL].score_path,
+        "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
+        "figures": plain(figures),
+    }  # fmt: skip
+    primary = [figure for figure in figures if figure.measure == work.study.protocol.statistics.primary[0]]
+    return Made(
+        products=[
+            Product("summary.json", "json", canonical_bytes(document)),
+            Product("figures.parquet", "parquet", parquet_bytes(COLUMNS, _table(figures)), rows=len(figures), columns=COLUMNS),
+            Product("plot.png", "png", _plot(arm, primary), role="view"),
+        ],
+        figures=figures,
+        checks=[
+            Check(
+                "every_look_has_a_value", len(complete) == len(figures),
+                f"{len(complete)} of {len(figures)} declared looks have a value", {"looks": len(figures), "family": looks.family},
+            )
+        ],
+        details={"rows": table.rows, "runs": list(table.runs)},
+    )  # fmt: skip
+
+
+def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
+    def number(value: float | Missing) -> float | None:
+        return None if isinstance(value, Missing) else value
+
+    def end(interval: Interval | Missing, side: str) -> float | None:
+        return None if isinstance(interval, Missing) else float(getattr(interval, side))
+
+    return {
+        "figure_id": [figure.figure_id for figure in figures],
+        "measure": [figure.measure for figure in figures],
+        "population": [figure.population for figure in figures],
+        "value": [number(figure.value) for figure in figures],
+        "low": [end(figure.interval, "low") for figure in figures],
+        "high": [end(figure.interval, "high") for figure in figures],
+        "rows": [figure.rows for figure in figures],
+        "clusters": [figure.clusters for figure in figures],
+        "unit": [figure.unit for figure in figures],
+    }
+
+
+def _plot(arm: ArmKey, figures: Sequence[Figure]) -> bytes:
+    rows = [dot_row(figure.population, figure, "all" if figure.population == ALL else "block") for figure in figures]
+    return dots_with_intervals(f"{arm}: distance from the reference", rows, unit="nats (kl_full)", zero_line=True)
+
+
+def dot_row(label: str, figure: Figure, group: str) -> DotRow:
+    """A figure as a line of a dot plot; a missing value keeps its reason."""
+    value, interval = figure.value, figure.interval
+    low, high = (None, None) if isinstance(interval, Missing) else (interval.low, interval.high)
+    if isinstance(value, Missing):
+        return DotRow(label, None, None, None, group, value.reason)
+    return DotRow(label, value, low, high, group, "")
+
+
+STEP = Step(
+    artifact="summaries",
+    title="Summaries",
+    description=(
+        "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the same "
+        "at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
+    ),
+    group="results",
+    kinds=("numpy", "json"),
+    version="1",
+    uses=(
+        Use("frozen_protocol", "study", ()),
+        Use("sources", "arm", lambda arm: (checkpoint_output(arm),)),
+        Use("scores", "arm", (SCORED_ROWS,)),
+        Use("tails", "arm", ()),
+    ),
+    per_arm=True,
+    parameters=parameters,
+    make=make,
+    measures=("kl_full", "nll", "top1", "entropy", "excess_entropy", "nll_minus_reference"),
+    columns=COLUMNS,
+    checks={"every_look_has_a_value": "Each measure that the protocol declares has a value on each population"},
+)

@@ -1,0 +1,1 @@
+"""The tails room: how bad the worst rows are."""

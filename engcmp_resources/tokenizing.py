@@ -1,0 +1,94 @@
+"""Token ids from a GGUF's own vocabulary and merges, the same ids that llama.cpp gives the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits
+from tokenizers.pre_tokenizers import Sequence as Steps
+
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.gguf_files import GgufModel
+
+# Token types of `tokenizer.ggml.token_type` that a text may name whole: control and user-defined.
+_WHOLE_TYPES = (3, 4)
+_REMEDY = "give the windows' token ids, or choose weights with the smollm tokenizer"
+
+
+class GgufTokenizer:
+    """Byte-level BPE with the `smollm` split: each digit alone, then the GPT-2 word pattern.
+
+    Special tokens in the text become their ids; nothing is added at either end. A byte that the vocabulary lacks gives
+    no token, as in llama.cpp: SmolLM2 lacks six control characters and the lead bytes from U+40000 to U+BFFFF.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
+        self._tokenizer = tokenizer
+        self.vocab = vocab
+
+    @classmethod
+    def from_model(cls, model: GgufModel) -> Self:
+        """The tokenizer that the GGUF holds.
+
+        Raises EngcmpError for another kind of tokenizer or split, lists of unequal length, or a damaged merge.
+        """
+        for key, supported in (("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "smollm")):
+            if model.text(key) != supported:
+                raise EngcmpError(
+                    f"{key} is {model.text(key)!r}, only {supported!r} is supported",
+                    where=str(model.path),
+                    remedy=_REMEDY,
+                )
+        tokens = model.texts("tokenizer.ggml.tokens")
+        types = model.integers("tokenizer.ggml.token_type")
+        if len(tokens) != len(types) or len(set(tokens)) != len(tokens):
+            raise EngcmpError(
+                f"{len(tokens)} tokens, {len(set(tokens))} of them distinct, and {len(types)} token types",
+                where=str(model.path),
+                remedy="fetch or make the file again",
+            )
+        vocab = {token: number for number, token in enumerate(tokens)}
+        tokenizer = Tokenizer(BPE(vocab=vocab, merges=_merges(model, vocab)))
+        tokenizer.pre_tokenizer = Steps([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+        tokenizer.decoder = ByteLevelDecoder()
+        tokenizer.add_special_tokens(
+            [
+                AddedToken(token, special=True, normalized=False)
+                for token, kind in zip(tokens, types, strict=True)
+                if kind in _WHOLE_TYPES
+            ]
+        )
+        return cls(tokenizer, len(tokens))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens written out. Raises EngcmpError for an id outside the vocabulary."""
+        for token in ids:
+            if not 0 <= token < self.vocab:
+                raise EngcmpError(
+                    f"token {token} is not in the vocabulary of {self.vocab:,}",
+                    remedy="decode with the tokenizer that made the ids",
+                )
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _merges(model: GgufModel, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges: list[tuple[str, str]] = []
+    for merge in model.texts("tokenizer.ggml.merges"):
+        # The halves cannot hold a space (byte-level BPE writes it as another letter), so one space parts them.
+        left, _, right = merge.partition(" ")
+        if any(token not in vocab for token in (left, right, left + right)):
+            raise EngcmpError(
+                f"the merge {merge!r} is not of two tokens of the vocabulary into a third",
+                where=str(model.path),
+                remedy="fetch or make the file again",
+            )
+        merges.append((left, right))
+    return merges

@@ -1,0 +1,58 @@
+"""Every measure is described once, and an unknown one is refused."""
+
+import pytest
+
+from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, measure
+from engcmp_assets.kernel.row_measures import RowScores
+from engcmp_resources.errors import EngcmpError
+
+EXPECTED = {
+    "kl_full",
+    "nll",
+    "top1",
+    "entropy",
+    "excess_entropy",
+    "nll_minus_reference",
+    "agree_text",
+    "top3_contained",
+    "top1_confident50",
+    "top1_confident90",
+    "misses_per_1000",
+    "rows_bit_identical",
+    "kl_pair_full",
+}
+
+
+def test_the_law_names_exactly_these_measures_each_under_its_own_id():
+    assert set(MEASURES) == EXPECTED
+    assert all(key == one.id for key, one in MEASURES.items())
+
+
+def test_every_measure_has_a_version_a_unit_a_title_and_a_definition_of_one_to_three_sentences():
+    for one in MEASURES.values():
+        assert one.version >= 1
+        assert one.unit and one.title
+        assert one.definition.endswith(".")
+        assert 1 <= one.definition.count(". ") + 1 <= 3
+
+
+def test_no_two_measures_share_a_title_or_a_definition():
+    assert len({one.title for one in MEASURES.values()}) == len(MEASURES)
+    assert len({one.definition for one in MEASURES.values()}) == len(MEASURES)
+
+
+def test_a_divergence_is_better_lower_agreement_is_better_higher_and_entropy_is_neither():
+    assert measure("kl_full").better == "lower"
+    assert measure("misses_per_1000").better == "lower"
+    assert measure("top1").better == "higher"
+    assert measure("entropy").better == "neither"
+
+
+def test_every_row_measure_is_described_and_is_a_column_of_the_row_scores():
+    assert set(ROW_MEASURES) <= set(MEASURES)
+    assert list(ROW_MEASURES) == list(RowScores.__dataclass_fields__)[: len(ROW_MEASURES)]
+
+
+def test_an_unknown_measure_is_refused_by_name_with_the_ids_there_are():
+    with pytest.raises(EngcmpError, match=r"'kl_typo'.*kl_full"):
+        measure("kl_typo")
