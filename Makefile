@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo ui test lint bench clean
+.PHONY: setup demo ui test lint lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,12 @@ lint: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev lint
 	$(BIN)/python -m pytest
+
+# The locks hold every package with its hashes, for all platforms, and no index address. Needs uv.
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+lock:
+	echo 'setuptools>=77' | $(LOCK) pyproject.toml - -o requirements.lock
+	echo 'setuptools>=77' | $(LOCK) --extra dev -c requirements.lock pyproject.toml - -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .engcmp build *.egg-info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,8 @@ from engcmp_resources.places import home_folder
 from engcmp_resources.store import STUDY_WIDE, Store
 
 DEMO_STUDY = "smollm2-cpu"
+# Dagster's own console log would hide our progress; the event log keeps all of it.
+_QUIET_CONSOLE = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @click.command(epilog="Example: engcmp demo")
@@ -49,7 +50,6 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     study = load_study(name)
     study.require_frozen()
     chosen = [study.protocol.require_arm(text) for text in arms] or list(study.protocol.arm_keys)
-    _quiet()
     definition = definitions()
     prefix = study.protocol.asset_prefix
     answered = made = 0
@@ -104,7 +104,7 @@ def _run_job(
         result = definition.resolve_job_def(job).execute_in_process(
             instance=instance,
             partition_key=partition,
-            run_config=_remeasure_config(study) if remeasure else None,
+            run_config=_QUIET_CONSOLE | (_remeasure_config(study) if remeasure else {}),
         )
     except dg.Failure as failure:
         raise _as_error(failure) from failure
@@ -128,8 +128,3 @@ def _as_error(failure: dg.Failure) -> EngcmpError:
 def _json(store: Store, receipt: dict[str, Any], name: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(store.path(output_blob(receipt, name)).read_bytes())
     return document
-
-
-def _quiet() -> None:
-    """Dagster's own console log would hide our progress; the event log keeps all of it."""
-    logging.getLogger("dagster").setLevel(logging.ERROR)

@@ -47,8 +47,8 @@ class Progress:
         self.say(f"{place}, {done}/{self.total} {self.unit}{self._left(done, now)}")
 
     def _left(self, done: int, now: int) -> str:
-        fresh = done - self.already
-        if fresh <= 0 or done >= self.total:
-            return ""
-        seconds = (now - self._start_ns) / _NS * (self.total - done) / fresh
+        fresh, elapsed_s = done - self.already, (now - self._start_ns) / _NS
+        if fresh <= 0 or done >= self.total or elapsed_s < 1:
+            return ""  # a rate over less than a second predicts nothing
+        seconds = elapsed_s * (self.total - done) / fresh
         return f", about {seconds:.0f} s left"

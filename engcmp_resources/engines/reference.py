@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from engcmp_resources.engines.llama_layers import (
+from engcmp_resources.engines._llama_layers import (
     Float32,
     LlamaShape,
     Rotation,
@@ -56,15 +57,15 @@ def reference_rows(
     Logits are raw (not normalised), in the order of `positions`. `progress(stage, done, total)` counts, in the stage
     `layers`, windows through layers, and in the stage `rows`, rows given out. All windows' hidden states are held at
     once (4 bytes x tokens x width): split a very large panel over several calls. The bits are the same on every run
-    with the same number of BLAS threads on the same machine. Set OPENBLAS_NUM_THREADS=1 before numpy is loaded where
-    other processes share the cores: BLAS threads that wait for one another spin (4 s became 77 s on two busy cores).
+    on the same machine. One BLAS thread is used whatever the machine has: BLAS threads that wait for one another spin,
+    and on two busy cores 4 s became 77 s.
 
     Raises EngcmpError for a window without tokens or positions, a token outside the vocabulary, a position outside the
     window, a window longer than the model's context, a window id given twice, and weights that are damaged or are not
     wholly a Llama model as this engine computes it.
     """
     report = progress or (lambda stage, done, total: None)
-    with open_gguf(model_path) as model:
+    with threadpool_limits(limits=1, user_api="blas"), open_gguf(model_path) as model:
         shape = llama_shape(model)
         _check(windows, shape)
         states = _hidden_states(model, shape, windows, report)

@@ -164,8 +164,8 @@ def test_rows_agree_with_a_float64_pass_written_out_in_loops(tiny: Tiny, tmp_pat
 def test_the_sizes_of_the_blocks_do_not_show_in_the_rows(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = [RowRequest("a", some_tokens(50), range(50)), RowRequest("b", some_tokens(9), [8])]
     whole = rows_of(tiny_path, windows)
-    monkeypatch.setattr("engcmp_resources.engines.llama_layers._QUERIES_AT_ONCE", 7)
-    monkeypatch.setattr("engcmp_resources.engines.llama_layers._TOKENS_AT_ONCE", 11)
+    monkeypatch.setattr("engcmp_resources.engines._llama_layers._QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr("engcmp_resources.engines._llama_layers._TOKENS_AT_ONCE", 11)
     monkeypatch.setattr("engcmp_resources.engines.reference._HEAD_ROWS_AT_ONCE", 10)
     monkeypatch.setattr("engcmp_resources.engines.reference._GROUP_BYTES", 1)
     split = rows_of(tiny_path, windows)

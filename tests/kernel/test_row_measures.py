@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engcmp_assets.scores import row_measures
+from engcmp_assets.kernel import row_measures
 from engcmp_assets.kernel.row_measures import BadRow, RowScores, find_bad_rows, pair_kl, score_rows
 from engcmp_resources.errors import EngcmpError
 

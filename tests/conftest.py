@@ -1,0 +1,105 @@
+"""Fixtures that are real: the pinned weights and library, and one measured home that tests copy.
+
+Nothing here stands in for hardware. The home is measured once a session by the command itself; ENGCMP_TEST_HOME names a folder
+in which it is kept between sessions, for those who run the tests often.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engcmp_assets.kernel.study import Study, load_study
+from engcmp_resources.store import Store
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+STUDY = "smollm2-cpu"
+
+
+def run_engcmp(
+    *arguments: str, home: Path, timeout_s: float = 600, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it: a process of its own."""
+    command = [sys.executable, "-m", "engcmp_assets.commands", *arguments]
+    settings = os.environ | {"ENGCMP_HOME": str(home)} | environment
+    return subprocess.run(
+        command, env=settings, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=CHECKOUT
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_results_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that forgets to name a home must not write into the user's own results, nor wait for the user's engine lock."""
+    apart = tmp_path_factory.mktemp("apart")
+    monkeypatch.setenv("ENGCMP_HOME", str(apart / "home"))
+    locks = apart / "locks"
+    locks.mkdir(mode=0o700)
+    monkeypatch.setenv("ENGCMP_LOCK_DIR", str(locks))
+
+
+@pytest.fixture(scope="session")
+def measured_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which `engcmp demo` has measured the study. Read it; change only copies (`home_copy`)."""
+    kept = os.environ.get("ENGCMP_TEST_HOME")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("measured") / "home"
+    done = run_engcmp("demo", home=home, timeout_s=900)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return home
+
+
+@pytest.fixture
+def home_copy(measured_home: Path, tmp_path: Path) -> Iterator[Path]:
+    """The measured home, copied by hard links: replace files in it, never write into them."""
+    target = tmp_path / "copy"
+    shutil.copytree(measured_home, target, symlinks=True, copy_function=_link)
+    yield target
+    shutil.rmtree(target)
+
+
+def _link(source: str, target: str) -> str:
+    if "/dagster/" in source:
+        return str(shutil.copy2(source, target))  # the event log is written in place
+    os.link(source, target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def study() -> Study:
+    return load_study(STUDY)
+
+
+@pytest.fixture(scope="session")
+def stored_file(measured_home: Path) -> Callable[[str], Path]:
+    """The stored file of an output of `sources`, by name."""
+    store = Store(measured_home)
+    sha256 = store.head(STUDY, "q4_0~llamacpp@b11549", "sources")
+    assert sha256 is not None
+    outputs = {output["name"]: output for output in store.read_receipt(sha256)["outputs"]}
+
+    def find(name: str) -> Path:
+        output = outputs[name]
+        return measured_home / "store" / output["sha256"][:2] / f"{output['sha256']}.{output['suffix']}"
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def smollm2_weights(stored_file: Callable[[str], Path]) -> Path:
+    """SmolLM2-135M-Instruct as published: GGUF, Q4_1."""
+    return stored_file("weights.gguf")
+
+
+@pytest.fixture(scope="session")
+def q4_0_model(stored_file: Callable[[str], Path]) -> Path:
+    return stored_file("q4_0.gguf")
+
+
+@pytest.fixture(scope="session")
+def llamacpp_library(stored_file: Callable[[str], Path]) -> Path:
+    return stored_file("engine-library")
