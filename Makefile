@@ -12,7 +12,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"engcmp needs Python 3.11 or newer, this is {v.major}.{v.minor}; call make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check
 	@touch $@
 
@@ -35,11 +35,12 @@ lint: $(VENV)/.ready-dev
 test: $(VENV)/.ready-dev lint
 	$(BIN)/python -m pytest
 
-# The locks hold every package with its hashes, for all platforms, and no index address. Needs uv.
-LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+# The locks hold every package with its hashes, for all platforms, and no index address. Needs uv. pip is in them because `engcmp`
+# fetches with it and reads its messages; setuptools because the project itself is installed without build isolation.
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --no-strip-extras
 lock:
-	echo 'setuptools>=77' | $(LOCK) pyproject.toml - -o requirements.lock
-	echo 'setuptools>=77' | $(LOCK) --extra dev -c requirements.lock pyproject.toml - -o requirements-dev.lock
+	printf 'setuptools>=77\npip>=26\n' | $(LOCK) pyproject.toml - -o requirements.lock
+	printf 'setuptools>=77\npip>=26\n' | $(LOCK) --extra dev -c requirements.lock pyproject.toml - -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .engcmp build *.egg-info
