@@ -11,11 +11,11 @@ from typing import Any
 import dagster as dg
 
 from engcmp_assets import events
-from engcmp_assets.captured_rows.session import capture_arm
+from engcmp_assets.captured_rows.session import capture_arm, capture_steps
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Done, Session, Step, materialize
-from engcmp_assets.steps import CAPTURE_STEPS, STEPS
+from engcmp_assets.steps import steps_of
 from engcmp_resources.places import home_folder, study_names
 from engcmp_resources.store import Store
 

@@ -1,13 +1,14 @@
-"""captured_rows/pa: what a capture is made of, and how its journal becomes the artifact."""
+"""captured_rows/<panel>: what a capture is made of, and how its journal becomes the artifact."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from engcmp_assets.captured_rows.agreement import identical_share
-from engcmp_assets.kernel.names import LAUNCH, PANEL, ROWS
+from engcmp_assets.kernel.names import LAUNCH, captured_rows
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
@@ -25,46 +26,74 @@ COLUMNS = (
     Column("start", "int", "1", "Start of the engine that measured the row"),
     Column("window_id", "str", "1", "Name of the window"),
     Column("position", "int", "row", "Row index r: the distribution after tokens 0..r"),
-    Column("score_path", "str", "1", "How the row was computed: prefill = the whole window in one batch"),
+    Column(
+        "score_path",
+        "str",
+        "1",
+        "How the row was computed: prefill = the whole window in one batch, decode = one token at a time",
+    ),
     Column("raw_row_sha256", "str", "1", "SHA-256 of the raw row, taken at capture"),
 )
 
 
-def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
+def parameters(study: Study, panel: str) -> Mapping[str, Any]:
     """The panel's plan and the declared capture version; no file hash of any code."""
-    plan = study.protocol.panels[PANEL]
-    return {
-        "capture_version": CAPTURE_VERSION, "score_path": plan.score_path, "launches": plan.launches, "repeats": plan.repeats,
-    }  # fmt: skip
+    plan, capture = study.protocol.panels[panel], study.protocol.capture
+    paths = {
+        path: [one.launches, one.repeats]
+        for path, one in (("prefill", capture.prefill), ("decode", capture.decode))
+        if one is not None and panel in one.panels
+    }
+    return {"capture_version": CAPTURE_VERSION, "reference": plan.reference, "top_k": plan.top_k, "paths": paths}
 
 
-def captured_made(panel: Panel, windows: Sequence[Mapping[str, Any]], score_path: str) -> Made:
-    """The artifact of the journal's window entries (launch, start, window, repeats with file and row hashes)."""
+def captured_made(panel: Panel, entries: Sequence[Mapping[str, Any]]) -> Made:
+    """The artifact of the journal's window entries (path, launch, start, window, repeats with files and row hashes by position)."""
     order = {window.window_id: index for index, window in enumerate(panel.windows)}
-    entries = sorted(windows, key=lambda entry: (entry["launch"], order[entry["window"]]))
-    positions = {window.window_id: window.positions for window in panel.windows}
+    windows = {window.window_id: window for window in panel.windows}
     table: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
     products = []
-    for entry in entries:
+    own = [entry for entry in entries if panel.panel in entry["panels"]]
+    for entry in sorted(own, key=lambda one: (one["launch"], order[one["window"]])):
+        window = windows[entry["window"]]
         for repeat, taken in enumerate(entry["repeats"], start=1):
-            run, rows = f"{entry['launch']}.{repeat}", positions[entry["window"]]
-            blob = Blob(taken["sha256"], taken["bytes"], "safetensors")
-            products.append(Product(f"rows/{run}/{entry['window']}", "safetensors", blob, rows=len(rows)))
-            for position, digest in zip(rows, taken["row_sha256"], strict=True):
-                values = (run, entry["launch"], repeat, entry["start"], entry["window"], position, score_path, digest)
+            run, file = f"{entry['launch']}.{repeat}", taken["files"][panel.panel]
+            blob = Blob(file["sha256"], file["bytes"], "safetensors")
+            name = f"rows/{run}/{window.window_id}"
+            products.append(Product(name, "safetensors", blob, rows=len(window.positions)))
+            for position in window.positions:
+                digest = taken["row_sha256"][str(position)]
+                values = (
+                    run,
+                    entry["launch"],
+                    repeat,
+                    entry["start"],
+                    window.window_id,
+                    position,
+                    entry["path"],
+                    digest,
+                )
                 for column, value in zip(COLUMNS, values, strict=True):
                     table[column.name].append(value)
     return _described(panel, products, table)
 
 
+def runs_by_path(table: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+    """The runs of each score path, in order."""
+    found: dict[str, set[str]] = {}
+    for run, path in zip(table["run"], table["score_path"], strict=True):
+        found.setdefault(path, set()).add(run)
+    return {path: sorted(runs) for path, runs in found.items()}
+
+
 def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, list[Any]]) -> Made:
+    paths = runs_by_path(table)
     runs = sorted(set(table["run"]))
     rows, expected = len(table["run"]), len(runs) * panel.rows
-    hashes: dict[str, dict[Hashable, str]] = {run: {} for run in runs}
-    names = ("run", "window_id", "position", "raw_row_sha256")
-    for run, window, position, digest in zip(*(table[name] for name in names), strict=True):
-        hashes[run][(window, position)] = digest
-    shares = {f"{one} and {two}": identical_share(hashes[one], hashes[two]) for one, two in pairwise(runs)}
+    shares = {}
+    for own in paths.values():
+        hashes = _hashes(table, own)
+        shares |= {f"{one} and {two}": identical_share(hashes[one], hashes[two]) for one, two in pairwise(own)}
     files = {product.content.sha256 for product in products if isinstance(product.content, Blob)}
     plot = bars("Rows equal bit for bit, run beside run", list(shares), list(shares.values()), unit="share of rows")
     agree = all(share == 1.0 for share in shares.values())
@@ -89,37 +118,60 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
             Check("repeats_agree", agree, words, shares),
         ],
         flags=[] if agree else ["runs differ"],
-        details={"runs": runs, "distinct_row_files": len(files), "rows_bit_identical": shares},
+        details={"runs": paths, "distinct_row_files": len(files), "rows_bit_identical": shares},
     )  # fmt: skip
+
+
+def _hashes(table: Mapping[str, list[Any]], runs: Sequence[str]) -> dict[str, dict[Hashable, str]]:
+    hashes: dict[str, dict[Hashable, str]] = {run: {} for run in runs}
+    names = ("run", "window_id", "position", "raw_row_sha256")
+    for run, window, position, digest in zip(*(table[name] for name in names), strict=True):
+        if run in hashes:
+            hashes[run][(window, position)] = digest
+    return hashes
 
 
 def _unreachable(_work: Work) -> Made:
     raise EngcmpError("rows are captured within an engine's life", remedy="call the capture session")
 
 
-STEP = Step(
-    artifact=ROWS,
-    title="Captured rows, panel pa",
-    description=(
-        "The engine's own logits, full vocabulary, as float32, at the rows that the panel keeps: two launches with two repeats each, every "
-        "window decoded as one batch. Files hold only what was measured, so identical rows are one file."
-    ),
-    group="capture",
-    kinds=("cplusplus", "safetensors"),
-    version=CAPTURE_VERSION,
-    uses=(
-        Use("frozen_protocol", "study", ()),
-        Use("prompt_set", "arm", (f"{PANEL}.json",)),
-        Use(LAUNCH, "arm", ("spec.json",)),
-    ),
-    per_arm=True,
-    parameters=parameters,
-    make=_unreachable,
-    columns=COLUMNS,
-    checks={
-        "row_counts": "Every run holds exactly the rows that the panel keeps",
-        "identical_inputs": "Every row file carries the token digest of its window",
-        "no_bad_values": "No captured row holds NaN or +infinity",
-        "repeats_agree": "Whether runs of the arm give the same rows bit for bit; where not, the floor says by how much",
-    },
-)
+@functools.cache
+def rows_step(panel: str, *, topk: bool) -> Step:
+    """The step of a panel. A top-K panel keeps of each row what its measures need, at the reference's ids."""
+    kept = (
+        "log-probabilities at the reference's top ids, the rest, the next token, the engine's own top 20, entropy and first choice"
+        if topk
+        else "the engine's own values, full vocabulary, as float32"
+    )
+    reference = (Use("reference_rows", "arm"),) if topk else ()
+
+    def own_parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
+        return parameters(study, panel)
+
+    return Step(
+        artifact=captured_rows(panel),
+        title=f"Captured rows, panel {panel}",
+        description=(
+            f"What the engine gave at the rows that panel {panel} keeps: {kept}. Files hold only what was measured, so that identical "
+            "rows are one file; a hash of every raw row was taken at capture."
+        ),
+        group="capture",
+        kinds=("cplusplus", "safetensors"),
+        version=CAPTURE_VERSION,
+        uses=(
+            Use("frozen_protocol", "study", ()),
+            Use("prompt_set", "arm", (f"{panel}.json",)),
+            *reference,
+            Use(LAUNCH, "arm", ("spec.json",)),
+        ),
+        per_arm=True,
+        parameters=own_parameters,
+        make=_unreachable,
+        columns=COLUMNS,
+        checks={
+            "row_counts": "Every run holds exactly the rows that the panel keeps",
+            "identical_inputs": "Every row file carries the token digest of its window",
+            "no_bad_values": "No captured row holds NaN or +infinity",
+            "repeats_agree": "Whether runs of the arm give the same rows bit for bit; where not, the floor says by how much",
+        },
+    )

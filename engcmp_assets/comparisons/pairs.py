@@ -1,40 +1,66 @@
-"""A declared pair as figures: every look at candidate minus baseline, the floor beside it, its verdict, and its confounds."""
+"""A declared pair as figures: every look at candidate minus baseline, how far apart their rows are, floors, verdicts, confounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from engcmp_assets.comparisons.differences import Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
 from engcmp_assets.kernel.looks import Looks
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import figure_id
+from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol
 from engcmp_assets.kernel.records import ArmKey, Figure, Interval, Missing, plain
 from engcmp_assets.kernel.row_table import RowTable
+from engcmp_assets.kernel.uncertainty import Kind, population_mean
 from engcmp_resources.errors import EngcmpError
 
+Float64 = npt.NDArray[np.float64]
+_NOT_A_DIFFERENCE = {"missing": "a distance between two captures is not a difference of means"}
+BIT_IDENTICAL, DESCRIPTIVE = "bit-identical", "descriptive"
 
-def pair_document(
-    protocol: Protocol, plan: ComparisonPlan, candidate: RowTable, baseline: RowTable, looks: Looks
-) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class PanelPair:
+    """Both arms on one panel. `distances` are per-row values of the panel's pair measures, [rows], in the tables' order.
+
+    `floors` are the same measures between runs of one arm, by kind (`within_launch`, `across_launches`), each the run pair
+    that is furthest apart, or the reason why there is none.
+    """
+
+    panel: str
+    candidate: RowTable
+    baseline: RowTable
+    looks: Looks
+    distances: Mapping[str, Float64]
+    floors: Mapping[str, Mapping[str, Float64] | Missing]
+
+    @property
+    def identical(self) -> npt.NDArray[np.bool_]:
+        """Which rows are equal bit for bit in the first runs of both arms."""
+        same: npt.NDArray[np.bool_] = self.candidate.keys["raw_row_sha256"] == self.baseline.keys["raw_row_sha256"]
+        return same
+
+
+def pair_document(protocol: Protocol, plan: ComparisonPlan, panels: Sequence[PanelPair]) -> dict[str, Any]:
     """The comparison of two arms on the same rows, as SUMMARY.json holds it.
 
     Raises EngcmpError where the two arms were not measured on the same rows.
     """
-    for name in ("window_id", "position", "next_token"):
-        if candidate.keys[name].tolist() != baseline.keys[name].tolist():
-            raise EngcmpError(
-                f"pair {plan.pair_id}: the arms differ in {name}", where=f"{plan.candidate} and {plan.baseline}",
-                remedy="capture both arms on the same prompt set",
-            )  # fmt: skip
-    figures = [
-        _figure(plan, candidate, baseline, looks, study=protocol.study, measure=measure, population=population)
-        for measure in looks.measures
-        for population in looks.populations
-    ]
-    return _pair(plan, "compared", None, figures, confounds(protocol, plan))
+    figures: list[dict[str, Any]] = []
+    for own in panels:
+        _refuse_other_rows(plan, own)
+        for measure in own.looks.measures:
+            figures += [_difference(protocol.study, plan, own, measure, name) for name in own.looks.populations]
+        for measure in own.distances:
+            figures += [_distance(protocol.study, plan, own, measure, name) for name in own.looks.populations]
+    return _pair(plan, "compared", None, figures, confounds(plan))
 
 
 def not_comparable(plan: ComparisonPlan, reason: str) -> dict[str, Any]:
@@ -42,64 +68,158 @@ def not_comparable(plan: ComparisonPlan, reason: str) -> dict[str, Any]:
     return _pair(plan, "not comparable", reason, [], [])
 
 
-def confounds(protocol: Protocol, plan: ComparisonPlan) -> list[str]:
+def confounds(plan: ComparisonPlan) -> list[str]:
     """What differs between the arms beside what the pair is about; a reader must hold it against the difference."""
     candidate, baseline = ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline)
     parts = ("checkpoint", "engine", "version", "setting")
     changed = [part for part in parts if getattr(candidate, part) != getattr(baseline, part)]
+    if plan.compares_paths:
+        changed.append("score path")
     found = []
     if len(changed) > 1:
         found.append(f"The arms differ in {' and '.join(changed)}: the difference cannot be given to one of them.")
     if candidate.checkpoint != baseline.checkpoint:
         found.append("The checkpoints differ in file size, which stands beside each arm.")
+    if plan.compares_paths:
+        found.append(
+            "The decode path keeps log-probabilities as the server's JSON prints them, the prefill path raw logits."
+        )
     return found
+
+
+def figure_record(figure: Mapping[str, Any]) -> Figure:
+    """A figure of a pair as a record, for the receipt: what `engcmp trace` and the asset's page show of it."""
+    value, ends = figure["value"], figure["interval"]
+    kept = ("verdict", "sentence", "primary", "floor")
+    names = ("figure_id", "label", "measure", "measure_version", "unit", "panel", "population", "rows", "clusters")
+    return Figure(
+        **{name: figure[name] for name in names},
+        value=Missing(value["missing"]) if isinstance(value, dict) else value,
+        interval=Missing(ends["missing"]) if "missing" in ends else Interval(**ends),
+        details={"arm": figure["arms"]} | {name: figure[name] for name in kept},
+    )
+
+
+def primary_figure(pair: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The figure that speaks for a compared pair: its first primary one, else its first one, else None."""
+    figures = pair["figures"]
+    return next((figure for figure in figures if figure["primary"]), figures[0] if figures else None)
+
+
+def _refuse_other_rows(plan: ComparisonPlan, own: PanelPair) -> None:
+    for name in ("window_id", "position", "next_token"):
+        if own.candidate.keys[name].tolist() != own.baseline.keys[name].tolist():
+            raise EngcmpError(
+                f"pair {plan.pair_id}: the arms differ in {name} on panel {own.panel}",
+                where=f"{plan.candidate} and {plan.baseline}", remedy="capture both arms on the same prompt set",
+            )  # fmt: skip
 
 
 def _pair(
     plan: ComparisonPlan, state: str, reason: str | None, figures: list[dict[str, Any]], found: list[str]
 ) -> dict[str, Any]:
+    kind = "score path" if plan.compares_paths else "arms"
     return {
-        "pair_id": plan.pair_id, "candidate": plan.candidate, "baseline": plan.baseline, "label": plan.label,
+        "pair_id": plan.pair_id, "kind": kind, "candidate": plan.candidate, "baseline": plan.baseline,
+        "candidate_path": plan.candidate_path, "baseline_path": plan.baseline_path, "label": plan.label,
         "state": state, "reason": reason, "figures": figures, "confounds": found,
     }  # fmt: skip
 
 
-def _figure(
-    plan: ComparisonPlan,
-    candidate: RowTable,
-    baseline: RowTable,
-    looks: Looks,
-    *,
-    study: str,
-    measure: str,
-    population: str,
-) -> dict[str, Any]:
-    chosen = candidate.rows_of(population)
-    result = compare(
-        RunValues(candidate.runs, candidate.values[measure][:, chosen]),
-        RunValues(baseline.runs, baseline.values[measure][:, chosen]),
-        candidate.clusters_of(chosen),
-        preset=looks.preset,
-        primary=looks.is_primary(measure, population),
-        family=looks.family,
-        level=looks.level,
-        measure=measure,
-    )
+def _head(study: str, plan: ComparisonPlan, own: PanelPair, measure: str, population: str) -> dict[str, Any]:
     definition = MEASURES[measure]
     return {
-        "figure_id": figure_id(study, f"pair/{plan.pair_id}", population, measure),
-        "label": f"{plan.label}: {definition.title}, {population}",
+        "figure_id": figure_id(f"{study}/pair/{plan.pair_id}", own.panel, population, measure),
+        "label": f"{plan.label}, panel {own.panel}: {definition.title}, {population}",
         "measure": measure,
         "measure_version": definition.version,
         "unit": definition.unit,
+        "panel": own.panel,
         "population": population,
-        "arms": f"{plan.candidate} minus {plan.baseline}",
-    } | _numbers(result)
+        "arms": _named(plan),
+    }
+
+
+def _named(plan: ComparisonPlan) -> str:
+    if plan.compares_paths:
+        return f"{plan.candidate} {plan.candidate_path} minus {plan.baseline_path}"
+    return f"{plan.candidate} minus {plan.baseline}"
+
+
+def _difference(study: str, plan: ComparisonPlan, own: PanelPair, measure: str, population: str) -> dict[str, Any]:
+    chosen = own.candidate.rows_of(population)
+    result = compare(
+        RunValues(own.candidate.runs, own.candidate.values[measure][:, chosen]),
+        RunValues(own.baseline.runs, own.baseline.values[measure][:, chosen]),
+        own.candidate.clusters_of(chosen),
+        preset=own.looks.preset,
+        primary=own.looks.is_primary(measure, population),
+        family=own.looks.family,
+        level=own.looks.level,
+        measure=measure,
+    )
+    figure = _head(study, plan, own, measure, population) | _numbers(result)
+    if own.identical[chosen].all():
+        figure |= {
+            "verdict": BIT_IDENTICAL,
+            "sentence": "Every row of both is equal bit for bit, so every measure is equal too.",
+        }
+    return figure
+
+
+def _distance(study: str, plan: ComparisonPlan, own: PanelPair, measure: str, population: str) -> dict[str, Any]:
+    """A pair measure: its mean over the rows with an interval, beside what it reads between runs of one arm."""
+    chosen = own.candidate.rows_of(population)
+    clusters = own.candidate.clusters_of(chosen)
+    kind: Kind = "proportion" if MEASURES[measure].unit == "share of rows" else "mean"
+
+    def estimate(values: Float64, level: float) -> Any:
+        return population_mean(values[chosen], clusters, preset=own.looks.preset, level=level, kind=kind)
+
+    found = estimate(own.distances[measure], own.looks.level)
+    wide = estimate(own.distances[measure], 1 - (1 - own.looks.level) / own.looks.family)
+    floors: dict[str, Any] = {}
+    for name, values in own.floors.items():
+        if isinstance(values, Missing):
+            floors[name] = values.as_json()
+        else:
+            between = estimate(values[measure], own.looks.level)
+            floors[name] = {"value": plain(between.value), "interval": plain(between.interval)}
+    same = bool(own.identical[chosen].all())
+    return _head(study, plan, own, measure, population) | {
+        "value": plain(found.value),
+        "interval": plain(found.interval),
+        "interval_bonferroni": plain(wide.interval),
+        "primary": False,
+        "family": own.looks.family,
+        "floor": floors,
+        "verdict": BIT_IDENTICAL if same else DESCRIPTIVE,
+        "sentence": _distance_sentence(measure, found.value, floors, same=same),
+        "bound": _NOT_A_DIFFERENCE,
+        "leave_one_out": _NOT_A_DIFFERENCE,
+        "sign_clusters": _NOT_A_DIFFERENCE,
+        "largest_cluster": _NOT_A_DIFFERENCE,
+        "rows": found.rows,
+        "clusters": found.clusters,
+    }
+
+
+def _distance_sentence(measure: str, value: Any, floors: Mapping[str, Any], *, same: bool) -> str:
+    if same:
+        return "Every row of both is equal bit for bit."
+    definition = MEASURES[measure]
+    words = [
+        f"{name.replace('_', ' ')} {format_number(entry['value'])}"
+        for name, entry in floors.items()
+        if "value" in entry
+    ]
+    beside = f"; between runs of one arm it reads {', '.join(words)}" if words else "; no floor was measured"
+    number = value.reason if isinstance(value, Missing) else f"{format_number(value)} {definition.unit}"
+    return f"{definition.title}: {number}{beside}."
 
 
 def _numbers(result: Comparison) -> dict[str, Any]:
     estimate = result.difference
-    moving = result.most_moving_cluster
     leave_one = result.leave_one_cluster_out
     word = result.verdict.word + (", no floor" if result.verdict.no_floor else "")
     return {
@@ -118,7 +238,7 @@ def _numbers(result: Comparison) -> dict[str, Any]:
         "bound": plain(result.bound),
         "leave_one_out": plain(leave_one) if isinstance(leave_one, Missing) else [leave_one.low, leave_one.high],
         "sign_clusters": result.clusters_with_the_sign,
-        "largest_cluster": plain(moving),
+        "largest_cluster": plain(result.most_moving_cluster),
         "against_each_run": [
             {
                 "run": one.run,
@@ -135,7 +255,7 @@ def _numbers(result: Comparison) -> dict[str, Any]:
 
 
 def _wider(first: Floor, second: Floor) -> Floor:
-    """The floor beside a difference: of each kind, the null differences of both arms together; Missing if an arm lacks it."""
+    """The floor beside a difference: of each kind, the null differences of both arms; Missing where an arm lacks it."""
 
     def joined(kind: str) -> Any:
         values = [getattr(floor, kind) for floor in (first, second)]
@@ -143,27 +263,3 @@ def _wider(first: Floor, second: Floor) -> Floor:
         return missing[0] if missing else (*values[0], *values[1])
 
     return Floor(within_launch=joined("within_launch"), across_launches=joined("across_launches"))
-
-
-def figure_record(figure: Mapping[str, Any]) -> Figure:
-    """A figure of a pair as a record, for the receipt: what `engcmp trace` and the asset's page show of it."""
-    value, ends = figure["value"], figure["interval"]
-    kept = ("verdict", "sentence", "primary", "floor")
-    return Figure(
-        figure_id=figure["figure_id"],
-        label=figure["label"],
-        measure=figure["measure"],
-        measure_version=figure["measure_version"],
-        unit=figure["unit"],
-        population=figure["population"],
-        value=Missing(value["missing"]) if isinstance(value, dict) else value,
-        interval=Missing(ends["missing"]) if "missing" in ends else Interval(**ends),
-        rows=figure["rows"],
-        clusters=figure["clusters"],
-        details={"arm": figure["arms"]} | {name: figure[name] for name in kept},
-    )
-
-
-def primary_figure(pair: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The first primary figure of a compared pair, or None."""
-    return next((figure for figure in pair["figures"] if figure["primary"]), None)

@@ -6,34 +6,47 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.comparisons.pairs import figure_record, not_comparable, pair_document, primary_figure
-from engcmp_assets.kernel.looks import declared_looks
-from engcmp_assets.kernel.names import PANEL, SCORED_ROWS
+from engcmp_assets.comparisons.distances import Captured, distances, run_floors
+from engcmp_assets.comparisons.pairs import PanelPair, figure_record, not_comparable, pair_document, primary_figure
+from engcmp_assets.kernel.names import ALL, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.protocol import ComparisonPlan
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
-from engcmp_assets.kernel.row_table import RowTable, row_table
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
+from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.summaries.step import panel_rows
 from engcmp_resources.canonical import canonical_bytes, sha256_of
 
 COLUMNS = (
     Column("figure_id", "str", "1", "Id of the figure: what `engcmp trace` takes"),
     Column("pair_id", "str", "1", "The declared pair"),
+    Column("panel", "str", "1", "The panel"),
     Column("measure", "str", "1", "Measure id; its definition is on the summary page"),
     Column("population", "str", "1", "all, or block:NAME"),
     Column(
         "value",
         "float",
         "as the measure",
-        "Candidate minus baseline; empty where missing, with its reason in comparisons.json",
+        "The difference or distance; empty where missing, with its reason in comparisons.json",
     ),
     Column("low", "float", "as the measure", "Lower end of the interval"),
     Column("high", "float", "as the measure", "Upper end of the interval"),
     Column("verdict", "str", "1", "Verdict word of the closed list"),
     Column("unit", "str", "1", "Unit of the measure"),
+)
+ROW_COLUMNS = (
+    Column("panel", "str", "1", "The panel"),
+    Column("window_id", "str", "1", "Name of the window"),
+    Column("position", "int", "row", "Row index r"),
+    Column(
+        "kl_pair",
+        "float",
+        "nats",
+        "KL of the candidate's row to the baseline's, first runs: kl_pair_full or kl_pair_coarse by the panel",
+    ),
+    Column("rows_bit_identical", "float", "1", "1 where the two raw rows are equal bit for bit, else 0"),
 )
 
 
@@ -43,36 +56,29 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     return {
         "pairs": [plan.model_dump() for plan in protocol.comparisons],
         "statistics": protocol.statistics.model_dump(),
-        "roles": protocol.panels[PANEL].roles,
+        "panels": {name: plan.model_dump(exclude={"label"}) for name, plan in protocol.panels.items()},
     }
 
 
 def make(work: Work) -> Made:
     """Pair by pair; a pair whose two arms and rules are unchanged is answered from the store."""
-    pairs = [_pair(work, plan) for plan in work.study.protocol.comparisons]
+    parts = [_part(work, plan) for plan in work.study.protocol.comparisons]
+    pairs = [part["pair"] for part in parts]
     figures = [figure | {"pair_id": pair["pair_id"]} for pair in pairs for figure in pair["figures"]]
     compared = [pair for pair in pairs if pair["state"] == "compared"]
     why = {pair["pair_id"]: pair["reason"] for pair in pairs if pair["reason"]}
+    words = f"{len(compared)} of {len(pairs)} declared pairs were compared"
+    table = parquet_bytes(COLUMNS, _table(figures))
     return Made(
         products=[
             Product("comparisons.json", "json", canonical_bytes({"pairs": pairs})),
-            Product(
-                "differences.parquet",
-                "parquet",
-                parquet_bytes(COLUMNS, _table(figures)),
-                rows=len(figures),
-                columns=COLUMNS,
-            ),
+            Product("differences.parquet", "parquet", table, rows=len(figures), columns=COLUMNS),
+            *(_rows_product(part) for part in parts if part["rows"]),
             Product("plot.png", "png", _plot(pairs), role="view"),
         ],
         figures=[figure_record(figure) for figure in figures],
         checks=[
-            Check(
-                "every_pair_compared",
-                len(compared) == len(pairs),
-                f"{len(compared)} of {len(pairs)} declared pairs were compared",
-                why,
-            ),
+            Check("every_pair_compared", len(compared) == len(pairs), words, why),
             Check(
                 "identical_inputs",
                 True,
@@ -88,33 +94,57 @@ def make(work: Work) -> Made:
     )
 
 
-def _pair(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
-    arms = [ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline)]
+def compare_pair(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
+    """One pair from its row files: the document that is published, and its rows one by one."""
+    arms = (ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline))
     for arm in arms:
         if ("scores", str(arm)) not in work.inputs:
-            return not_comparable(
-                plan, f"{arm} was not measured yet: engcmp run {work.study.protocol.study} --arm {arm}"
-            )
-    rules = [plan.model_dump(), parameters(work.study, None)["statistics"], work.study.protocol.panels[PANEL].roles]
-    content = [work.receipt("scores", arm)["content_id"] for arm in arms]
-    key = sha256_of(["pair", rules, content, work.step.versions()])
+            name = work.study.protocol.study
+            return {
+                "pair": not_comparable(plan, f"{arm} was not measured yet: engcmp run {name} --arm {arm}"),
+                "rows": None,
+            }
+    panels = [_panel_pair(work, plan, name, arms) for name in work.study.protocol.panels_of(plan)]
+    rows: dict[str, list[Any]] = {column.name: [] for column in ROW_COLUMNS}
+    for own in panels:
+        kl, identical = own.distances.values()
+        rows["panel"] += [own.panel] * own.candidate.rows
+        rows["window_id"] += own.candidate.keys["window_id"].tolist()
+        rows["position"] += own.candidate.keys["position"].tolist()
+        rows["kl_pair"] += kl.tolist()
+        rows["rows_bit_identical"] += identical.tolist()
+    return {"pair": pair_document(work.study.protocol, plan, panels), "rows": rows}
+
+
+def _panel_pair(work: Work, plan: ComparisonPlan, name: str, arms: tuple[ArmKey, ArmKey]) -> PanelPair:
+    panel = work.study.panel(name)
+    candidate, looks = panel_rows(work, arms[0], name, path=plan.candidate_path)
+    baseline, _ = panel_rows(work, arms[1], name, path=plan.baseline_path)
+    captures = (Captured(work, arms[0], panel, plan.candidate_path), Captured(work, arms[1], panel, plan.baseline_path))
+    between = distances(captures[0], captures[0].runs[0], captures[1], captures[1].runs[0])
+    return PanelPair(name, candidate, baseline, looks, between, run_floors(captures))
+
+
+def _part(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
+    """A pair from the store, if its arms' content and the rules are those it was made of; else made and kept."""
+    arms = (plan.candidate, plan.baseline)
+    inputs = [[key, done.receipt["content_id"]] for key, done in work.inputs.items() if key[1] in arms]
+    rules = parameters(work.study, None)
+    key = sha256_of(["pair", plan.model_dump(), rules["statistics"], rules["panels"], inputs, work.step.versions()])
     kept = work.store.part(key)
     if kept is not None:
-        pair: dict[str, Any] = json.loads(kept)
-        return pair
-    tables = [_scored_rows(work, arm) for arm in arms]
-    looks = declared_looks(work.study.protocol.statistics, tables[0].populations())
-    pair = pair_document(work.study.protocol, plan, tables[0], tables[1], looks)
-    work.store.keep_part(key, canonical_bytes(pair))
-    return pair
+        part: dict[str, Any] = json.loads(kept)
+        return part
+    work.say(f"pair {plan.pair_id}")
+    part = compare_pair(work, plan)
+    work.store.keep_part(key, canonical_bytes(part))
+    return part
 
 
-def _scored_rows(work: Work, arm: ArmKey) -> RowTable:
-    protocol = work.study.protocol
-    columns = read_parquet(work.file("scores", SCORED_ROWS, arm))
-    return row_table(
-        columns, protocol.statistics.measures, roles=protocol.panels[PANEL].roles, where=f"scores of {arm}"
-    )
+def _rows_product(part: Mapping[str, Any]) -> Product:
+    name = f"rows/{part['pair']['pair_id']}.parquet"
+    rows = len(part["rows"]["position"])
+    return Product(name, "parquet", parquet_bytes(ROW_COLUMNS, part["rows"]), rows=rows, columns=ROW_COLUMNS)
 
 
 def _table(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -127,50 +157,53 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         "high": [figure["interval"].get("high") for figure in figures],
         **{
             name: [figure[name] for figure in figures]
-            for name in ("figure_id", "pair_id", "measure", "population", "verdict", "unit")
+            for name in ("figure_id", "pair_id", "panel", "measure", "population", "verdict", "unit")
         },
     }
 
 
 def _plot(pairs: Sequence[Mapping[str, Any]]) -> bytes:
+    """Each pair's first look over all rows: on panel pa the difference of the distance from the reference."""
     rows = []
     for pair in pairs:
-        primary = primary_figure(pair)
-        if primary is None:
-            rows.append(DotRow(pair["pair_id"], None, None, None, "pair", pair["reason"] or "no primary look"))
+        figure = primary_figure(pair)
+        if figure is None or isinstance(figure["value"], dict):
+            rows.append(DotRow(pair["pair_id"], None, None, None, pair["kind"], pair["reason"] or "no value"))
             continue
-        for figure in pair["figures"]:
-            if figure["measure"] == primary["measure"]:
-                ends = figure["interval"]
-                label = f"{pair['pair_id']}, {figure['population']}"
-                rows.append(DotRow(label, figure["value"], ends.get("low"), ends.get("high"), figure["population"], ""))
-    return dots_with_intervals(
-        "Candidate minus baseline: distance from the reference", rows, unit="nats (kl_full)", zero_line=True
+        ends = figure["interval"]
+        rows.append(DotRow(pair["pair_id"], figure["value"], ends.get("low"), ends.get("high"), pair["kind"], ""))
+    title = f"Candidate minus baseline: distance from the reference, {ALL} rows"
+    return dots_with_intervals(title, rows, unit="nats (kl_full)", zero_line=True)
+
+
+def step(study: Study) -> Step:
+    """The step of a study: it reads the captured and scored rows of every arm and panel."""
+    panels = study.protocol.panels
+    measures = {name for plan in panels.values() for name in (*plan.measures, *plan.pair_measures)}
+    return Step(
+        artifact="comparisons",
+        title="Comparisons",
+        description=(
+            "Every declared pair on the same rows: the difference with its interval, how far apart the rows themselves are, the "
+            "run-to-run floor on the same documents beside both, how the difference changes against each single run of the "
+            "baseline and without each document, and a verdict from a closed list of words."
+        ),
+        group="results",
+        kinds=("numpy", "json"),
+        version="1",
+        uses=(
+            Use("frozen_protocol", "study", ()),
+            *(Use(captured_rows(name), "every arm") for name in panels),
+            Use("scores", "every arm", tuple(scored_rows(name) for name in panels)),
+            Use("summaries", "every arm", ()),
+        ),
+        per_arm=False,
+        parameters=parameters,
+        make=make,
+        measures=tuple(sorted(measures)),
+        columns=COLUMNS,
+        checks={
+            "every_pair_compared": "Both arms of every declared pair were measured",
+            "identical_inputs": "The arms of each pair were measured on the same windows, rows and next tokens",
+        },
     )
-
-
-STEP = Step(
-    artifact="comparisons",
-    title="Comparisons",
-    description=(
-        "Every declared pair of arms on the same rows: the difference with its interval, the run-to-run floor on the same documents beside "
-        "it, how it changes against each single run of the baseline and without each document, and a verdict from a closed list of words."
-    ),
-    group="results",
-    kinds=("numpy", "json"),
-    version="1",
-    uses=(
-        Use("frozen_protocol", "study", ()),
-        Use("scores", "every arm", (SCORED_ROWS,)),
-        Use("summaries", "every arm", ()),
-    ),
-    per_arm=False,
-    parameters=parameters,
-    make=make,
-    measures=("kl_full", "nll", "top1", "entropy", "excess_entropy", "nll_minus_reference"),
-    columns=COLUMNS,
-    checks={
-        "every_pair_compared": "Both arms of every declared pair were measured",
-        "identical_inputs": "The arms of each pair were measured on the same windows, rows and next tokens",
-    },
-)

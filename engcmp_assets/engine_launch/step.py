@@ -19,11 +19,9 @@ from engcmp_resources.errors import EngcmpError
 COLUMNS = (
     Column("start", "int", "1", "Number of the start, in order"),
     Column("launch", "int", "1", "Launch that the start served"),
+    Column("path", "str", "1", "Score path of the start: prefill = C API, decode = HTTP server"),
     Column("load_ms", "float", "millisecond", "Time from the start of the child process to the checked context"),
     Column("n_ctx", "int", "token", "Context length as the engine resolved it"),
-    Column("n_batch", "int", "token", "Batch size as the engine resolved it"),
-    Column("n_ubatch", "int", "token", "Micro-batch size as the engine resolved it"),
-    Column("n_threads", "int", "1", "CPU threads as the engine resolved them"),
 )
 
 
@@ -58,12 +56,12 @@ def launch_made(spec: LaunchSpec, starts: Sequence[Mapping[str, Any]], probed_wi
     """The launch artifact of all its starts (each: start, launch, facts)."""
     table = {
         column.name: [
-            start[column.name] if column.name in ("start", "launch") else start["facts"][column.name]
+            start[column.name] if column.name in ("start", "launch", "path") else start["facts"][column.name]
             for start in starts
         ]
         for column in COLUMNS
     }
-    labels = [f"start {start['start']} (launch {start['launch']})" for start in starts]
+    labels = [f"start {start['start']} (launch {start['launch']}, {start['path']})" for start in starts]
     plot = bars(
         "Start of the engine until it is ready",
         labels,

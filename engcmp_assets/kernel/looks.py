@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engcmp_assets.kernel.names import ALL
-from engcmp_assets.kernel.protocol import Statistics
+from engcmp_assets.kernel.protocol import PanelPlan, Statistics
 from engcmp_assets.kernel.uncertainty import Preset
 
 
@@ -29,9 +29,9 @@ class Looks:
         return population == ALL and measure in self.primary
 
 
-def declared_looks(statistics: Statistics, populations: Sequence[str]) -> Looks:
-    """The looks of a protocol over the populations that a panel has."""
+def declared_looks(statistics: Statistics, plan: PanelPlan, populations: Sequence[str]) -> Looks:
+    """The looks that are declared at a panel, over the populations that it has."""
     return Looks(
-        tuple(statistics.measures), tuple(populations), frozenset(statistics.primary),
+        tuple(plan.measures), tuple(populations), frozenset(plan.primary),
         Preset(statistics.replicates, statistics.seed), statistics.level,
     )  # fmt: skip

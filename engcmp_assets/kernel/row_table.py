@@ -14,12 +14,13 @@ from engcmp_assets.kernel.names import ALL, BLOCK
 from engcmp_resources.errors import EngcmpError
 
 Column = npt.NDArray[Any]
-_KEYS = ("window_id", "position", "next_token", "cluster", "block", "bucket", "role")
+_KEYS = ("window_id", "position", "next_token", "cluster", "block", "bucket", "role", "raw_row_sha256")
+_SAME = _KEYS[:-1]  # what must be equal from run to run: all but the values themselves
 
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows of one arm on one panel. `keys[name]` is [rows]; `values[measure]` is float64 [runs, rows], runs as `launch.repeat`."""
+    """Rows of one arm on one panel and score path. `keys[name]` is [rows] (`raw_row_sha256` of the first run); `values[measure]` is float64 [runs, rows], runs as `launch.repeat`."""
 
     runs: tuple[str, ...]
     keys: Mapping[str, Column]
@@ -50,17 +51,21 @@ class RowTable:
         return [str(name) for name in self.keys["cluster"][chosen]]
 
 
-def row_table(columns: Mapping[str, Column], measures: Sequence[str], *, roles: Sequence[str], where: str) -> RowTable:
-    """The rows whose role is in `roles`, run by run in one order.
+def row_table(
+    columns: Mapping[str, Column], measures: Sequence[str], *, roles: Sequence[str], path: str, where: str
+) -> RowTable:
+    """The rows of the score path `path` whose role is in `roles`, run by run in one order.
 
-    Raises EngcmpError where a column is missing, runs hold different rows, or no row has one of the roles.
+    Raises EngcmpError where a column is missing, runs hold different rows, or no row is left.
     """
-    for name in ("run", *_KEYS, *measures):
+    for name in ("run", "score_path", *_KEYS, *measures):
         if name not in columns:
             raise EngcmpError(f"column {name} is missing", where=where, remedy="score the arm again")
-    in_role = np.isin(columns["role"], list(roles))
+    in_role = np.isin(columns["role"], list(roles)) & (columns["score_path"] == path)
     if not in_role.any():
-        raise EngcmpError(f"no row has a role of {', '.join(roles)}", where=where, remedy="mend the panel's roles")
+        raise EngcmpError(
+            f"no {path} row has a role of {', '.join(roles)}", where=where, remedy="mend the panel's plan"
+        )
     runs = tuple(sorted(set(columns["run"][in_role].tolist())))
     order = {}
     for run in runs:
@@ -69,7 +74,7 @@ def row_table(columns: Mapping[str, Column], measures: Sequence[str], *, roles: 
     first = order[runs[0]]
     for run in runs[1:]:
         same = len(order[run]) == len(first) and all(
-            (columns[name][order[run]] == columns[name][first]).all() for name in _KEYS
+            (columns[name][order[run]] == columns[name][first]).all() for name in _SAME
         )
         if not same:
             raise EngcmpError(

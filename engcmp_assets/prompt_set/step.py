@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import WEIGHTS
+from engcmp_assets.kernel.names import PROMPTS, WEIGHTS
+from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
-from engcmp_assets.kernel.records import ArmKey, Check, Panel
+from engcmp_assets.kernel.records import ArmKey, Check, Window
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
@@ -24,7 +25,7 @@ COLUMNS = (
     Column("cluster", "str", "1", "Document that the window belongs to: the unit that is resampled"),
     Column("bucket", "str", "1", "Context bucket: the smallest standard length that holds the window"),
     Column("tokens", "int", "token", "Length of the window"),
-    Column("rows", "int", "row", "Rows of the window that the panel keeps"),
+    Column("rows", "int", "row", "Rows of the window that any panel keeps"),
     Column("tokens_sha256", "str", "1", "SHA-256 of the ids as little-endian unsigned 32-bit integers"),
 )
 
@@ -33,7 +34,7 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     """The frozen ids and texts by hash, and what each panel keeps of them."""
     prompts = study.protocol.prompt_set
     texts = {name: sha256_bytes(data) for name, data in study.files.items() if name.startswith(f"{prompts.texts}/")}
-    panels = {name: plan.reference for name, plan in study.protocol.panels.items()}
+    panels = {name: [plan.reference, plan.windows] for name, plan in study.protocol.panels.items()}
     return {"prompt_set": sha256_bytes(study.files.get(prompts.file, b"")), "texts": texts, "panels": panels}
 
 
@@ -41,52 +42,63 @@ def make(work: Work) -> Made:
     """Tokenize the texts again and refuse ids that differ from the frozen ones."""
     study = work.study
     panels = {name: study.panel(name) for name in study.protocol.panels}
-    panel = next(iter(panels.values()))
-    _refuse_other_ids(work, panel)
+    widest = passes(list(panels.values()))
+    windows = {window.window_id: window for panel in panels.values() for window in panel.windows}
+    _refuse_other_ids(work, list(windows.values()))
     table: dict[str, list[Any]] = {
-        "window_id": [window.window_id for window in panel.windows],
-        "block": [window.block for window in panel.windows],
-        "cluster": [window.cluster for window in panel.windows],
-        "bucket": [window.bucket for window in panel.windows],
-        "tokens": [len(window.tokens) for window in panel.windows],
-        "rows": [len(window.positions) for window in panel.windows],
-        "tokens_sha256": [window.tokens_sha256 for window in panel.windows],
+        "window_id": list(windows),
+        "block": [window.block for window in windows.values()],
+        "cluster": [window.cluster for window in windows.values()],
+        "bucket": [window.bucket for window in windows.values()],
+        "tokens": [len(window.tokens) for window in windows.values()],
+        "rows": [len(one.positions) for one in widest],
+        "tokens_sha256": [window.tokens_sha256 for window in windows.values()],
     }
     documents = [
         Product(f"{name}.json", "json", canonical_bytes(panel_document(entry)), rows=len(entry.windows))
         for name, entry in panels.items()
     ]
-    windows = len(panel.windows)
+    count = len(windows)
     plot = bars("Windows of the prompt set", table["window_id"], table["tokens"], unit="tokens", groups=table["block"])
     return Made(
         products=[
+            Product(PROMPTS, "json", study.files[study.protocol.prompt_set.file], rows=count),
             *documents,
-            Product("windows.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=windows, columns=COLUMNS),
+            Product("windows.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=count, columns=COLUMNS),
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[
-            Check("token_digests", True, f"All {windows} windows match their digests", {"windows": windows}),
+            Check("token_digests", True, f"All {count} windows match their digests", {"windows": count}),
             Check(
                 "texts_tokenize_to_the_frozen_ids",
                 True,
-                "The model's own tokenizer gives the frozen ids",
-                {"windows": windows},
+                "The model's own tokenizer gives the frozen ids, and they give the texts back",
+                {"windows": count},
             ),
         ],
-        details={"rows": {name: entry.rows for name, entry in panels.items()}, "vocab": panel.vocab},
+        details={
+            "rows": {name: entry.rows for name, entry in panels.items()},
+            "vocab": next(iter(panels.values())).vocab,
+        },
     )
 
 
-def _refuse_other_ids(work: Work, panel: Panel) -> None:
+def _refuse_other_ids(work: Work, windows: Sequence[Window]) -> None:
     weights = work.file("sources", WEIGHTS)
     with open_gguf(weights) as model:
         tokenizer = GgufTokenizer.from_model(model)
     folder = work.study.protocol.prompt_set.texts
-    for window in panel.windows:
+    for window in windows:
         name = f"{folder}/{window.window_id}.txt"
         if name not in work.study.files:
             raise EngcmpError(f"text {name} is missing", where=str(work.study.folder), remedy="restore it from git")
-        ids = tokenizer.encode(work.study.files[name].decode("utf-8"))
+        text = work.study.files[name].decode("utf-8")
+        ids = tokenizer.encode(text)
+        if tokenizer.decode(ids) != text:
+            raise EngcmpError(
+                f"window {window.window_id}: the text does not come back from its token ids", where=name,
+                remedy="leave out the characters that the vocabulary lacks",
+            )  # fmt: skip
         if tuple(ids) != window.tokens:
             first = next(
                 (i for i, (a, b) in enumerate(zip(ids, window.tokens, strict=False)) if a != b), len(window.tokens)

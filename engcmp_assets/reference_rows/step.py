@@ -1,23 +1,27 @@
-"""reference_rows: the teacher's rows of every panel window, made once for all arms."""
+"""reference_rows: the teacher's rows of every panel, from one pass over each window, made once for all arms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.names import PANEL, WEIGHTS
+from engcmp_assets.kernel.names import PROMPTS, WEIGHTS
+from engcmp_assets.kernel.panels import Pass, passes, window_of
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.topk_measures import topk_of
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.engines.reference import RowRequest, reference_rows
 from engcmp_resources.row_files import RowFile, write_rows
+from engcmp_resources.store import Blob
+from engcmp_resources.topk_files import TopKFile, write_topk
 
 CAPTURE_VERSION = "1"
 COLUMNS = (
@@ -25,61 +29,53 @@ COLUMNS = (
     Column("block", "str", "1", "Content kind of the text"),
     Column("position", "int", "row", "Row index r: the distribution after tokens 0..r"),
     Column("next_token", "int", "token id", "The token that the row predicts"),
-    Column("reference_nll", "float", "nat", "-log p(next token) under the reference"),
-    Column("reference_entropy", "float", "nat", "Entropy of the reference's row"),
+    Column("reference_nll", "float", "nats", "-log p(next token) under the reference"),
+    Column("reference_entropy", "float", "nats", "Entropy of the reference's row"),
     Column("reference_top_id", "int", "token id", "Most probable token of the reference; ties go to the lower id"),
     Column("reference_top_probability", "float", "1", "Probability of that token"),
 )
 Table = dict[str, list[Any]]
+Logits = npt.NDArray[np.float32]
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """The engine, its capture version and its precision."""
+    """The engine, its capture version and precision, and what is kept of a row."""
     reference = study.protocol.reference
-    return {"engine": reference.engine, "precision": reference.precision, "capture_version": CAPTURE_VERSION}
+    return {
+        "engine": reference.engine,
+        "precision": reference.precision,
+        "capture_version": CAPTURE_VERSION,
+        "panels": {name: [plan.reference, plan.top_k] for name, plan in study.protocol.panels.items()},
+    }
 
 
 def make(work: Work) -> Made:
-    """One forward pass over all windows; each window's rows become a file of their own."""
-    panel = work.study.panel(PANEL)
-    windows = {window.window_id: window for window in panel.windows}
-    requests = [RowRequest(window.window_id, window.tokens, window.positions) for window in panel.windows]
+    """One forward pass over all windows; what each panel keeps of a window becomes a file of its own."""
+    panels = [work.study.panel(name) for name in work.study.protocol.panels]
+    runs = {one.window_id: one for one in passes(panels)}
     products: list[Product] = []
     table: Table = {column.name: [] for column in COLUMNS}
     progress = work.progress("steps", 1)
 
-    def keep(window_id: str, logits: npt.NDArray[np.float32]) -> None:
-        window = windows[window_id]
-        path = work.store.temporary()
-        positions = np.asarray(window.positions, dtype=np.int32)
-        write_rows(path, RowFile(window_id, window.tokens_sha256, positions, logits))
-        blob = work.store.put_file(path, "safetensors")
-        products.append(Product(f"rows/{window_id}", "safetensors", blob, rows=len(positions)))
-        _describe(panel, window_id, logits, table)
+    def keep(window_id: str, logits: Logits) -> None:
+        products.extend(_kept(work, panels, runs[window_id], logits))
+        _describe(panels, runs[window_id], logits, table)
 
     def tell(note: str, done: int, total: int) -> None:
         progress.total = total
         progress.update(done, note)
 
+    requests = [RowRequest(one.window_id, one.tokens, one.positions) for one in runs.values()]
     reference_rows(work.file("sources", WEIGHTS), requests, on_rows=keep, progress=tell)
-    rows = len(table["position"])
-    means = [_mean(table, window) for window in windows]
-    blocks = [window.block for window in panel.windows]
-    plot = bars(
-        "Reference: NLL of the next token, mean of each window",
-        list(windows),
-        means,
-        unit="nats per token",
-        groups=blocks,
-    )
+    rows, expected = len(table["position"]), sum(len(one.positions) for one in runs.values())
     return Made(
         products=[
             *products,
             Product("reference.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=rows, columns=COLUMNS),
-            Product("plot.png", "png", plot, role="view"),
+            Product("plot.png", "png", _plot(table, list(runs)), role="view"),
         ],
         checks=[
-            Check("row_counts", rows == panel.rows, f"{rows} rows, the panel has {panel.rows}", {"rows": rows}),
+            Check("row_counts", rows == expected, f"{rows} rows, the panels keep {expected}", {"rows": rows}),
             Check(
                 "self_distance",
                 True,
@@ -87,45 +83,81 @@ def make(work: Work) -> Made:
                 {"rows": rows},
             ),
         ],
-        details={"label": work.study.protocol.reference.label},
+        details={"label": work.study.protocol.reference.label, "rows": {panel.panel: panel.rows for panel in panels}},
     )
 
 
-def _describe(panel: Panel, window_id: str, logits: npt.NDArray[np.float32], table: Table) -> None:
+def output_name(panel: str, window_id: str) -> str:
+    """Name of the output that holds a panel's reference rows of a window."""
+    return f"rows/{panel}/{window_id}"
+
+
+def _kept(work: Work, panels: Sequence[Panel], one: Pass, logits: Logits) -> list[Product]:
+    """The files of a window: full rows, or the top K ids with log-probabilities and the rest."""
+    products = []
+    for panel in panels:
+        window = window_of(panel, one.window_id)
+        if window is None:
+            continue
+        rows = logits[one.indices(window)]
+        path = work.store.temporary()
+        positions = np.asarray(window.positions, dtype=np.int32)
+        if panel.reference == "full":
+            write_rows(path, RowFile(window.window_id, window.tokens_sha256, positions, rows))
+        else:
+            plan = work.study.protocol.panels[panel.panel]
+            kept = topk_of(
+                rows, window.next_tokens, plan.top_k or 0, where=f"reference rows of window {window.window_id}"
+            )
+            write_topk(
+                path,
+                TopKFile(
+                    window.window_id, window.tokens_sha256, window.positions, window.next_tokens, window.roles, kept
+                ),
+            )
+        blob: Blob = work.store.put_file(path, "safetensors")
+        products.append(Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=len(positions)))
+    return products
+
+
+def _describe(panels: Sequence[Panel], one: Pass, logits: Logits, table: Table) -> None:
     """Score the rows against themselves: the reference's own figures, and the proof that no row is damaged."""
-    window = next(entry for entry in panel.windows if entry.window_id == window_id)
-    scores = score_rows(logits, logits, window.next_tokens, where=f"reference rows of window {window_id}")
-    count = len(window.positions)
-    table["window_id"] += [window_id] * count
-    table["block"] += [window.block] * count
-    table["position"] += list(window.positions)
-    table["next_token"] += list(window.next_tokens)
+    next_tokens = [one.tokens[position + 1] for position in one.positions]
+    scores = score_rows(logits, logits, next_tokens, where=f"reference rows of window {one.window_id}")
+    block = next(window.block for panel in panels if (window := window_of(panel, one.window_id)))
+    count = len(one.positions)
+    table["window_id"] += [one.window_id] * count
+    table["block"] += [block] * count
+    table["position"] += list(one.positions)
+    table["next_token"] += next_tokens
     table["reference_nll"] += scores.reference_nll.tolist()
     table["reference_entropy"] += scores.reference_entropy.tolist()
     table["reference_top_id"] += scores.reference_top_id.tolist()
     table["reference_top_probability"] += scores.reference_top_probability.tolist()
 
 
-def _mean(table: Table, window_id: str) -> float:
-    pairs = zip(table["window_id"], table["reference_nll"], strict=True)
-    return float(np.mean([value for name, value in pairs if name == window_id]))
+def _plot(table: Table, windows: list[str]) -> bytes:
+    values: dict[str, list[float]] = {name: [] for name in windows}
+    blocks: dict[str, str] = {}
+    for name, block, nll in zip(table["window_id"], table["block"], table["reference_nll"], strict=True):
+        values[name].append(nll)
+        blocks[name] = block
+    means = [float(np.mean(values[name])) for name in windows]
+    title = "Reference: NLL of the next token, mean of each window"
+    return bars(title, windows, means, unit="nats per token", groups=[blocks[name] for name in windows])
 
 
 STEP = Step(
     artifact="reference_rows",
     title="Reference rows",
     description=(
-        "The teacher: a float32 pass over the dequantized weights, full vocabulary, at the rows that the panel keeps. Every arm is "
-        "measured against these rows; they are computed once and every other arm is answered from the store."
+        "The teacher: a float32 pass over the dequantized weights at the rows that the panels keep, full vocabulary or the top K ids and "
+        "the rest. Every arm is measured against these rows; they are computed once and every other arm is answered from the store."
     ),
     group="inputs",
     kinds=("numpy", "safetensors"),
     version="1",
-    uses=(
-        Use("frozen_protocol", "study", ()),
-        Use("sources", "arm", (WEIGHTS,)),
-        Use("prompt_set", "arm", (f"{PANEL}.json",)),
-    ),
+    uses=(Use("frozen_protocol", "study", ()), Use("sources", "arm", (WEIGHTS,)), Use("prompt_set", "arm", (PROMPTS,))),
     per_arm=True,
     parameters=parameters,
     make=make,

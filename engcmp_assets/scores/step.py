@@ -1,29 +1,39 @@
-"""scores: every captured row against the reference's, one line a row and run."""
+"""scores: every captured row against the reference's, one line a row and run, one table a panel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from engcmp_resources.topk_files import read_reduced, read_topk
 
-from engcmp_assets.kernel.measures import ROW_MEASURES
-from engcmp_assets.kernel.names import PANEL, ROWS, SCORED_ROWS
+from engcmp_assets.kernel.measures import ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.kernel.names import captured_rows, scored_rows
 from engcmp_assets.kernel.plots import survival
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel, Window
-from engcmp_assets.kernel.row_measures import RowScores, score_rows
+from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
+from engcmp_assets.kernel.topk_measures import score_topk
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
-from engcmp_assets.scores.alignment import Alignment, check_alignment
+from engcmp_assets.reference_rows.step import output_name
+from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.row_files import RowFile, read_rows
+from engcmp_resources.row_files import read_rows
 
-_OTHER = ("reference_nll", "reference_entropy", "reference_top_probability", "engine_top_id", "reference_top_id")
-COLUMNS = (
+_FULL = (
+    *ROW_MEASURES,
+    "reference_nll",
+    "reference_entropy",
+    "reference_top_probability",
+    "engine_top_id",
+    "reference_top_id",
+)
+_TOPK = (*TOPK_ROW_MEASURES, "nll", "top1", "entropy", "engine_top_id")
+_BEFORE = (
     Column("run", "str", "1", "The pass over the panel, as launch.repeat"),
     Column("window_id", "str", "1", "Name of the window"),
     Column("cluster", "str", "1", "Document of the window: the unit that is resampled"),
@@ -32,104 +42,128 @@ COLUMNS = (
     Column("role", "str", "1", "Role of the row: generated, context or trailing"),
     Column("position", "int", "row", "Row index r: the distribution after tokens 0..r"),
     Column("next_token", "int", "token id", "The token that the row predicts"),
-    Column("score_path", "str", "1", "How the row was computed"),
+    Column("score_path", "str", "1", "How the row was computed: prefill or decode"),
+)
+_ENGINE_TOP = Column("engine_top_id", "int", "token id", "The engine's most probable token; ties go to the lower id")
+_RAW = Column("raw_row_sha256", "str", "1", "SHA-256 of the engine's raw row, taken at capture")
+COLUMNS = (
+    *_BEFORE,
     *(measure_column(name) for name in ROW_MEASURES),
     Column("reference_nll", "float", "nats", "-log p(next token) under the reference"),
     Column("reference_entropy", "float", "nats", "Entropy of the reference's row"),
     Column("reference_top_probability", "float", "1", "Probability of the reference's most probable token"),
-    Column("engine_top_id", "int", "token id", "The engine's most probable token; ties go to the lower id"),
+    _ENGINE_TOP,
     Column("reference_top_id", "int", "token id", "The reference's most probable token; ties go to the lower id"),
-    Column("raw_row_sha256", "str", "1", "SHA-256 of the engine's raw row, taken at capture"),
+    _RAW,
+)
+TOPK_COLUMNS = (
+    *_BEFORE,
+    *(measure_column(name) for name in (*TOPK_ROW_MEASURES, "nll", "top1", "entropy")),
+    _ENGINE_TOP,
+    _RAW,
 )
 Table = dict[str, list[Any]]
+Scores = Mapping[str, npt.NDArray[Any]]
 Tops = tuple[Window, npt.NDArray[np.int64]]
 
 
+def columns_of(panel: Panel) -> tuple[Column, ...]:
+    """The columns of a panel's scored rows."""
+    return COLUMNS if panel.reference == "full" else TOPK_COLUMNS
+
+
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """The roles of the panel's rows lie in the prompt set; nothing else of the protocol changes a row's score."""
-    return {"score_path": study.protocol.panels[PANEL].score_path}
+    """Which panels there are; their rows, roles and score paths come with the inputs."""
+    return {"panels": {name: plan.reference for name, plan in study.protocol.panels.items()}}
 
 
 def make(work: Work) -> Made:
-    """Score each distinct row file once, and lay the rows out run by run."""
-    panel = work.study.panel(PANEL)
-    table, tops = scored_table(work, panel)
-    alignment = check_alignment(tops)
-    if alignment.verdict == "misaligned":
-        raise EngcmpError(
-            f"rows are shifted: {alignment.explanation}", where=str(work.arm),
-            remedy="mend the engine's adapter: row r must be the distribution after tokens 0..r",
-        )  # fmt: skip
-    rows = len(table["run"])
-    runs = sorted(set(table["run"]))
-    kl = {run: [v for r, v in zip(table["run"], table["kl_full"], strict=True) if r == run] for run in runs}
+    """Score each distinct row file once, and lay the rows out run by run, panel by panel."""
+    products, alignments, counts = [], {}, {}
+    expected = 0
+    plotted: dict[str, list[float]] = {}
+    for name in work.study.protocol.panels:
+        panel = work.study.panel(name)
+        table, tops = scored_table(work, panel)
+        alignments[name] = _aligned(work, name, tops)
+        data = parquet_bytes(columns_of(panel), table)
+        counts[name] = len(table["run"])
+        products.append(Product(scored_rows(name), "parquet", data, rows=counts[name], columns=columns_of(panel)))
+        expected += len(set(table["run"])) * panel.rows
+        kl = "kl_full" if panel.reference == "full" else "kl_coarse"
+        plotted[f"{name} ({kl})"] = table[kl]
+    rows = sum(counts.values())
+    plot = survival("KL from the reference: share of rows above x", plotted, unit="nats")
+    undetermined = [name for name, found in alignments.items() if found.verdict == "undetermined"]
     return Made(
-        products=[
-            Product(SCORED_ROWS, "parquet", parquet_bytes(COLUMNS, table), rows=rows, columns=COLUMNS),
-            Product(
-                "plot.png",
-                "png",
-                survival("KL from the reference: share of rows above x", kl, unit="nats"),
-                role="view",
-            ),
-        ],
+        products=[*products, Product("plot.png", "png", plot, role="view")],
         checks=[
-            Check(
-                "row_counts", rows == len(runs) * panel.rows, f"{rows} scored rows in {len(runs)} runs", {"rows": rows}
-            ),
+            Check("row_counts", rows == expected, f"{rows} scored rows, {expected} captured", counts),
             Check("no_bad_values", True, "Every row of both sides is finite where it must be", {"rows": rows}),
-            _alignment_check(alignment),
+            _alignment_check(alignments),
         ],
-        flags=["alignment undetermined"] if alignment.verdict == "undetermined" else [],
-        details={"runs": runs, "rows": panel.rows},
+        flags=[f"alignment undetermined on {name}" for name in undetermined],
+        details={"rows": counts},
     )
 
 
 def scored_table(work: Work, panel: Panel) -> tuple[Table, list[Tops]]:
-    """All rows of all runs, scored, and the engine's first choices of one run for the alignment test."""
-    capture = read_parquet(work.file(ROWS, "capture.parquet"))
-    hashes = dict(
-        zip(
-            zip(capture["run"], capture["window_id"], capture["position"], strict=True),
-            capture["raw_row_sha256"],
-            strict=True,
-        )
-    )
-    runs = sorted(set(capture["run"].tolist()))
-    table: Table = {column.name: [] for column in COLUMNS}
-    scored: dict[str, RowScores] = {}
+    """All rows of all runs on a panel, scored, and the engine's first choices of one run for the alignment test."""
+    artifact = captured_rows(panel.panel)
+    capture = read_parquet(work.file(artifact, "capture.parquet"))
+    keys = zip(capture["run"], capture["window_id"], capture["position"], strict=True)
+    hashes = dict(zip(keys, capture["raw_row_sha256"], strict=True))
+    paths = dict(zip(capture["run"].tolist(), capture["score_path"].tolist(), strict=True))
+    outputs = {output["name"]: output["sha256"] for output in work.receipt(artifact)["outputs"]}
+    table: Table = {column.name: [] for column in columns_of(panel)}
+    scored: dict[str, Scores] = {}
     tops: list[Tops] = []
-    progress = work.progress("windows", len(runs) * len(panel.windows))
-    for index, (run, window) in enumerate((run, window) for run in runs for window in panel.windows):
-        output = next(o for o in work.receipt(ROWS)["outputs"] if o["name"] == f"rows/{run}/{window.window_id}")
-        if output["sha256"] not in scored:
-            scored[output["sha256"]] = _score_window(work, panel, window, run)
-        scores = scored[output["sha256"]]
-        _add_rows(table, window, scores, hashes, run=run, score_path=work.study.protocol.panels[PANEL].score_path)
-        if run == runs[0]:
-            tops.append((window, scores.engine_top_id))
-        progress.update(index + 1, f"run {run}, window {window.window_id}")
+    progress = work.progress("windows", len(paths) * len(panel.windows))
+    for index, (run, window) in enumerate((run, window) for run in sorted(paths) for window in panel.windows):
+        digest = outputs[f"rows/{run}/{window.window_id}"]
+        if digest not in scored:
+            score = _score_full if panel.reference == "full" else _score_topk
+            scored[digest] = score(work, panel, window, run)
+        _add_rows(table, window, scored[digest], hashes, run=run, score_path=paths[run])
+        if run == min(paths):
+            tops.append((window, scored[digest]["engine_top_id"].astype(np.int64)))
+        progress.update(index + 1, f"panel {panel.panel}, run {run}, window {window.window_id}")
     return table, tops
 
 
-def _score_window(work: Work, panel: Panel, window: Window, run: str) -> RowScores:
-    def rows_in(path: Path) -> RowFile:
-        return read_rows(
+def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
+    reference, engine = (
+        read_rows(
             path,
             window_id=window.window_id,
             tokens_sha256=window.tokens_sha256,
             positions=window.positions,
             vocab=panel.vocab,
         )
+        for path in _files(work, panel, window, run)
+    )
+    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
+    scores = score_rows(reference.logits, engine.logits, window.next_tokens, where=where)
+    return {name: np.asarray(getattr(scores, name)) for name in _FULL}
 
-    reference = rows_in(work.file("reference_rows", f"rows/{window.window_id}"))
-    engine = rows_in(work.file(ROWS, f"rows/{run}/{window.window_id}"))
-    where = f"{work.arm}, run {run}, window {window.window_id}"
-    return score_rows(reference.logits, engine.logits, window.next_tokens, where=where)
+
+def _score_topk(work: Work, panel: Panel, window: Window, run: str) -> Scores:
+    expected = {"window_id": window.window_id, "tokens_sha256": window.tokens_sha256}
+    reference_file, engine_file = _files(work, panel, window, run)
+    reference = read_topk(reference_file, **expected, positions=window.positions)
+    engine = read_reduced(engine_file, **expected, positions=window.positions)
+    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
+    scores = score_topk(reference.rows, engine.rows, where=where)
+    return {name: np.asarray(getattr(scores, name)) for name in _TOPK}
+
+
+def _files(work: Work, panel: Panel, window: Window, run: str) -> tuple[Any, Any]:
+    reference = work.file("reference_rows", output_name(panel.panel, window.window_id))
+    return reference, work.file(captured_rows(panel.panel), f"rows/{run}/{window.window_id}")
 
 
 def _add_rows(
-    table: Table, window: Window, scores: RowScores, hashes: Mapping[Any, str], *, run: str, score_path: str
+    table: Table, window: Window, scores: Scores, hashes: Mapping[Any, str], *, run: str, score_path: str
 ) -> None:
     count = len(window.positions)
     constants = {
@@ -142,45 +176,63 @@ def _add_rows(
     table["position"] += list(window.positions)
     table["next_token"] += list(window.next_tokens)
     table["raw_row_sha256"] += [hashes[(run, window.window_id, position)] for position in window.positions]
-    for name in (*ROW_MEASURES, *_OTHER):
-        values = np.asarray(getattr(scores, name))
+    for name, values in scores.items():
         table[name] += values.tolist()
 
 
-def _alignment_check(alignment: Alignment) -> Check:
+def _aligned(work: Work, panel: str, tops: list[Tops]) -> Alignment:
+    alignment = check_alignment(tops)
+    if alignment.verdict == "misaligned":
+        raise EngcmpError(
+            f"panel {panel}: rows are shifted: {alignment.explanation}", where=str(work.arm),
+            remedy="mend the engine's adapter: row r must be the distribution after tokens 0..r",
+        )  # fmt: skip
+    return alignment
+
+
+def _alignment_check(alignments: Mapping[str, Alignment]) -> Check:
+    """A panel with fewer rows than the test needs is undetermined by its size: that is no failure."""
+    passed = all(found.verdict == "aligned" or found.rows < LEAST_ROWS for found in alignments.values())
+    words = "; ".join(f"{name}: {found.explanation}" for name, found in alignments.items())
     evidence = {
-        "shift": alignment.shift,
-        "matches": alignment.counts,
-        "p_values": alignment.p_values,
-        "rows": alignment.rows,
+        name: {"verdict": found.verdict, "matches": found.counts, "p_values": found.p_values, "rows": found.rows}
+        for name, found in alignments.items()
     }
-    return Check("alignment", alignment.verdict == "aligned", alignment.explanation, evidence)
+    return Check("alignment", passed, words, evidence)
 
 
-STEP = Step(
-    artifact="scores",
-    title="Scores",
-    description=(
-        "One line for each captured row: how far the engine's distribution of the next token is from the reference's, and what both say "
-        "of the token that follows. Every figure of the study is an average over these lines."
-    ),
-    group="analysis",
-    kinds=("numpy", "parquet"),
-    version="1",
-    uses=(
+def uses(study: Study) -> tuple[Use, ...]:
+    """The reference's and the engine's rows of every panel."""
+    panels = study.protocol.panels
+    return (
         Use("frozen_protocol", "study", ()),
-        Use("prompt_set", "arm", (f"{PANEL}.json",)),
+        Use("prompt_set", "arm", tuple(f"{name}.json" for name in panels)),
         Use("reference_rows", "arm"),
-        Use(ROWS, "arm"),
-    ),
-    per_arm=True,
-    parameters=parameters,
-    make=make,
-    measures=ROW_MEASURES,
-    columns=COLUMNS,
-    checks={
-        "row_counts": "Every run has one scored line for each row that the panel keeps",
-        "no_bad_values": "No row was NaN, infinite, or impossible under one side and possible under the other",
-        "alignment": "The engine's first choices match the text at the row's own next token, not one token earlier or later",
-    },
-)
+        *(Use(captured_rows(name), "arm") for name in panels),
+    )
+
+
+def step(study: Study) -> Step:
+    """The step of a study: it depends on the rows of every panel that the protocol has."""
+    return Step(
+        artifact="scores",
+        title="Scores",
+        description=(
+            "One line for each captured row: how far the engine's distribution of the next token is from the reference's, and what both say "
+            "of the token that follows. Every figure of the study is an average over these lines."
+        ),
+        group="analysis",
+        kinds=("numpy", "parquet"),
+        version="1",
+        uses=uses(study),
+        per_arm=True,
+        parameters=parameters,
+        make=make,
+        measures=(*ROW_MEASURES, *TOPK_ROW_MEASURES),
+        columns=COLUMNS,
+        checks={
+            "row_counts": "Every run has one scored line for each row that the panel keeps",
+            "no_bad_values": "No row was NaN, infinite, or impossible under one side and possible under the other",
+            "alignment": "The engine's first choices match the text at the row's own next token, not one token earlier or later",
+        },
+    )

@@ -11,16 +11,18 @@ from engcmp_assets.kernel.row_table import RowTable
 from engcmp_assets.kernel.uncertainty import Kind, population_mean
 
 
-def arm_figures(study: str, arm: ArmKey, table: RowTable, looks: Looks) -> list[Figure]:
-    """Every declared look at one arm, measure by measure. The value of a row is the mean over the arm's runs."""
+def arm_figures(study: str, arm: ArmKey, panel: str, table: RowTable, looks: Looks) -> list[Figure]:
+    """Every declared look at one arm on a panel, measure by measure. The value of a row is the mean over the arm's runs."""
     return [
-        _figure(study, arm, table, looks, measure=measure, population=population)
+        _figure(f"{study}/{arm}", arm, table, looks, panel=panel, measure=measure, population=population)
         for measure in looks.measures
         for population in looks.populations
     ]
 
 
-def _figure(study: str, arm: ArmKey, table: RowTable, looks: Looks, *, measure: str, population: str) -> Figure:
+def _figure(
+    owner: str, arm: ArmKey, table: RowTable, looks: Looks, *, panel: str, measure: str, population: str
+) -> Figure:
     definition = MEASURES[measure]
     chosen = table.rows_of(population)
     clusters = table.clusters_of(chosen)
@@ -30,11 +32,12 @@ def _figure(study: str, arm: ArmKey, table: RowTable, looks: Looks, *, measure: 
     corrected = 1 - (1 - looks.level) / looks.family
     wide = population_mean(runs.per_row, clusters, preset=looks.preset, level=corrected, kind=kind)
     return Figure(
-        figure_id=figure_id(study, str(arm), population, measure),
-        label=f"{arm}: {definition.title}, {population}",
+        figure_id=figure_id(owner, panel, population, measure),
+        label=f"{arm}, panel {panel}: {definition.title}, {population}",
         measure=measure,
         measure_version=definition.version,
         unit=definition.unit,
+        panel=panel,
         population=population,
         value=estimate.value,
         interval=estimate.interval,

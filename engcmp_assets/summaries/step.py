@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.kernel.looks import Looks, declared_looks
-from engcmp_assets.kernel.names import ALL, PANEL, SCORED_ROWS, checkpoint_output
+from engcmp_assets.kernel.names import ALL, checkpoint_output, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing, plain
@@ -20,6 +20,7 @@ from engcmp_resources.errors import EngcmpError
 
 COLUMNS = (
     Column("figure_id", "str", "1", "Id of the figure: what `engcmp trace` takes"),
+    Column("panel", "str", "1", "The panel"),
     Column("measure", "str", "1", "Measure id; its definition is on the summary page"),
     Column("population", "str", "1", "all, or block:NAME"),
     Column(
@@ -37,52 +38,64 @@ COLUMNS = (
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """How figures are judged, and of which rows."""
-    return {"statistics": study.protocol.statistics.model_dump(), "roles": study.protocol.panels[PANEL].roles}
+    """How figures are judged, and the looks that each panel declares."""
+    panels = {name: [plan.roles, plan.measures, plan.primary] for name, plan in study.protocol.panels.items()}
+    return {"statistics": study.protocol.statistics.model_dump(), "panels": panels}
 
 
-def scored_rows(work: Work, arm: ArmKey) -> tuple[RowTable, Looks]:
-    """An arm's scored rows in the panel's roles, and the looks that the protocol declares at them."""
-    protocol = work.study.protocol
-    columns = read_parquet(work.file("scores", SCORED_ROWS, arm))
-    table = row_table(
-        columns, protocol.statistics.measures, roles=protocol.panels[PANEL].roles, where=f"scores of {arm}"
-    )
-    return table, declared_looks(protocol.statistics, table.populations())
+def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: str = "prefill") -> tuple[RowTable, Looks]:
+    """An arm's scored rows on a panel and score path, and the looks that the protocol declares at them."""
+    protocol, plan = work.study.protocol, work.study.protocol.panels[panel]
+    columns = read_parquet(work.file("scores", scored_rows(panel), arm))
+    where = f"scores of {arm}, panel {panel}"
+    table = row_table(columns, plan.measures, roles=plan.roles, path=path, where=where)
+    return table, declared_looks(protocol.statistics, plan, table.populations())
+
+
+def figures_of(work: Work, arm: ArmKey) -> list[Figure]:
+    """Every declared look at the arm, panel by panel."""
+    figures: list[Figure] = []
+    for panel in work.study.protocol.panels:
+        table, looks = panel_rows(work, arm, panel)
+        figures += arm_figures(work.study.protocol.study, arm, panel, table, looks)
+    return figures
 
 
 def make(work: Work) -> Made:
     """Figures of every declared look, as JSON and as a table."""
-    arm, study = work.arm, work.study.protocol.study
+    arm = work.arm
     if arm is None:
         raise EngcmpError("a summary belongs to an arm", remedy="choose a partition")
-    table, looks = scored_rows(work, arm)
-    figures = arm_figures(study, arm, table, looks)
+    figures = figures_of(work, arm)
     complete = [figure for figure in figures if not isinstance(figure.value, Missing)]
-    document = {
-        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
-        "reason": None, "runs": len(table.runs), "launches": work.study.protocol.panels[PANEL].launches,
-        "repeats": work.study.protocol.panels[PANEL].repeats, "rows": table.rows,
-        "windows": len(set(table.keys["window_id"].tolist())), "score_path": work.study.protocol.panels[PANEL].score_path,
-        "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
-        "figures": plain(figures),
-    }  # fmt: skip
-    primary = [figure for figure in figures if figure.measure == work.study.protocol.statistics.primary[0]]
+    primary = {name: plan.primary for name, plan in work.study.protocol.panels.items()}
+    shown = [figure for figure in figures if figure.measure in primary[figure.panel]]
+    words = f"{len(complete)} of {len(figures)} declared looks have a value"
+    table = parquet_bytes(COLUMNS, _table(figures))
     return Made(
         products=[
-            Product("summary.json", "json", canonical_bytes(document)),
-            Product("figures.parquet", "parquet", parquet_bytes(COLUMNS, _table(figures)), rows=len(figures), columns=COLUMNS),
-            Product("plot.png", "png", _plot(arm, primary), role="view"),
+            Product("summary.json", "json", canonical_bytes(arm_document(work, arm, figures))),
+            Product("figures.parquet", "parquet", table, rows=len(figures), columns=COLUMNS),
+            Product("plot.png", "png", _plot(arm, shown), role="view"),
         ],
         figures=figures,
-        checks=[
-            Check(
-                "every_look_has_a_value", len(complete) == len(figures),
-                f"{len(complete)} of {len(figures)} declared looks have a value", {"looks": len(figures), "family": looks.family},
-            )
-        ],
-        details={"rows": table.rows, "runs": list(table.runs)},
-    )  # fmt: skip
+        checks=[Check("every_look_has_a_value", len(complete) == len(figures), words, {"looks": len(figures)})],
+        details={"panels": {name: work.study.panel(name).rows for name in work.study.protocol.panels}},
+    )
+
+
+def arm_document(work: Work, arm: ArmKey, figures: Sequence[Figure]) -> dict[str, Any]:
+    """An arm as SUMMARY.json holds it; rows and windows are those of the first panel, which the headline is of."""
+    protocol = work.study.protocol
+    panel = work.study.panel(next(iter(protocol.panels)))
+    prefill = protocol.capture.prefill
+    return {
+        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
+        "reason": None, "runs": prefill.launches * prefill.repeats, "launches": prefill.launches, "repeats": prefill.repeats,
+        "rows": panel.rows, "windows": len(panel.windows), "score_path": "prefill",
+        "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
+        "figures": plain(list(figures)),
+    }  # fmt: skip
 
 
 def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
@@ -94,6 +107,7 @@ def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
 
     return {
         "figure_id": [figure.figure_id for figure in figures],
+        "panel": [figure.panel for figure in figures],
         "measure": [figure.measure for figure in figures],
         "population": [figure.population for figure in figures],
         "value": [number(figure.value) for figure in figures],
@@ -119,26 +133,28 @@ def dot_row(label: str, figure: Figure, group: str) -> DotRow:
     return DotRow(label, value, low, high, group, "")
 
 
-STEP = Step(
-    artifact="summaries",
-    title="Summaries",
-    description=(
-        "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the same "
-        "at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
-    ),
-    group="results",
-    kinds=("numpy", "json"),
-    version="1",
-    uses=(
-        Use("frozen_protocol", "study", ()),
-        Use("sources", "arm", lambda arm: (checkpoint_output(arm),)),
-        Use("scores", "arm", (SCORED_ROWS,)),
-        Use("tails", "arm", ()),
-    ),
-    per_arm=True,
-    parameters=parameters,
-    make=make,
-    measures=("kl_full", "nll", "top1", "entropy", "excess_entropy", "nll_minus_reference"),
-    columns=COLUMNS,
-    checks={"every_look_has_a_value": "Each measure that the protocol declares has a value on each population"},
-)
+def step(study: Study) -> Step:
+    """The step of a study: it reads the scored rows of every panel."""
+    return Step(
+        artifact="summaries",
+        title="Summaries",
+        description=(
+            "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the same "
+            "at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
+        ),
+        group="results",
+        kinds=("numpy", "json"),
+        version="1",
+        uses=(
+            Use("frozen_protocol", "study", ()),
+            Use("sources", "arm", lambda arm: (checkpoint_output(arm),)),
+            Use("scores", "arm", tuple(scored_rows(name) for name in study.protocol.panels)),
+            Use("tails", "arm", ()),
+        ),
+        per_arm=True,
+        parameters=parameters,
+        make=make,
+        measures=tuple(sorted({name for plan in study.protocol.panels.values() for name in plan.measures})),
+        columns=COLUMNS,
+        checks={"every_look_has_a_value": "Each measure that the protocol declares has a value on each population"},
+    )

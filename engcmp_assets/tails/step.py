@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.kernel.names import PANEL, SCORED_ROWS
+from engcmp_assets.kernel.names import scored_rows
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, plain
@@ -14,7 +14,7 @@ from engcmp_assets.kernel.row_table import RowTable, row_table
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blob
-from engcmp_assets.tails.tail_statistics import TailRow, Tails, TailSummary, tail_statistics
+from engcmp_assets.tails.tail_statistics import TailRow, Tails, tail_statistics
 from engcmp_resources.canonical import canonical_bytes
 
 _SHARES = ("share_above_0_1_nats", "share_above_0_5_nats", "share_above_1_nats", "share_above_2_nats")
@@ -29,65 +29,68 @@ _NATS = (
     "worst_1_percent_mean_nats",
 )
 COLUMNS = (
+    Column("panel", "str", "1", "The panel"),
+    Column("measure", "str", "1", "The KL whose tails these are: kl_full, or kl_coarse on a top-K panel"),
     Column("population", "str", "1", "all, block:NAME or bucket:NAME"),
     Column("rows", "int", "row", "Rows of the population"),
+    *(Column(name, "float", "nats", f"{name.removesuffix('_nats').replace('_', ' ')} over the rows") for name in _NATS),
     *(
-        Column(name, "float", "nats", f"{name.removesuffix('_nats').replace('_', ' ')} of kl_full over the rows")
-        for name in _NATS
-    ),
-    *(
-        Column(name, "float", "share of rows", f"Share of rows with kl_full {name[6:].replace('_', ' ', 1)}")
+        Column(name, "float", "share of rows", f"Share of rows with KL {name[6:].replace('_', ' ', 1)}")
         for name in _SHARES
     ),
 )
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """The roles whose rows count."""
-    return {"roles": study.protocol.panels[PANEL].roles}
+    """The panels and the roles whose rows count; tails are of the prefill path, which every panel has."""
+    return {"roles": {name: plan.roles for name, plan in study.protocol.panels.items()}}
 
 
-def tails_of(rows_file: Path, sha256: str, roles: Sequence[str]) -> Tails:
-    """The tails of a scored row file, over the per-row mean of all runs."""
-    table = row_table(read_parquet(rows_file), ["kl_full"], roles=roles, where=rows_file.name)
-    return tail_statistics(table.per_row("kl_full"), _tail_rows(table), row_file_sha256=sha256)
+def kl_of(study: Study, panel: str) -> str:
+    """The KL that a panel's rows are measured by."""
+    return "kl_full" if study.protocol.panels[panel].reference == "full" else "kl_coarse"
+
+
+def tails_of(study: Study, panel: str, rows_file: Path, sha256: str) -> Tails:
+    """The tails of a panel's scored row file, over the per-row mean of all prefill runs."""
+    measure, plan = kl_of(study, panel), study.protocol.panels[panel]
+    table = row_table(read_parquet(rows_file), [measure], roles=plan.roles, path="prefill", where=rows_file.name)
+    return tail_statistics(table.per_row(measure), _tail_rows(table), row_file_sha256=sha256)
+
+
+def tails_document(work: Work) -> dict[str, Any]:
+    """Every panel's tails, each with the hash of the row file that it came from."""
+    document = {}
+    for panel in work.study.protocol.panels:
+        blob = output_blob(work.receipt("scores"), scored_rows(panel))
+        tails = tails_of(work.study, panel, work.store.path(blob), blob.sha256)
+        document[panel] = {"measure": kl_of(work.study, panel)} | plain(tails)
+    return {"panels": document}
 
 
 def make(work: Work) -> Made:
-    """Quantiles, shares and worst rows; tails.json carries the hash of the row file they came from."""
-    blob = output_blob(work.receipt("scores"), SCORED_ROWS)
-    tails = tails_of(work.store.path(blob), blob.sha256, work.study.protocol.panels[PANEL].roles)
-    populations = _populations(tails)
-    table = {
-        "population": list(populations),
-        **{
-            column.name: [getattr(entry, column.name) for entry in populations.values()]
-            for column in COLUMNS
-            if column.name != "population"
-        },
-    }
-    quantiles = [getattr(tails.overall, name) for name in _NATS]
-    plot = bars(
-        "Tails of KL from the reference, all rows",
-        [name.removesuffix("_nats") for name in _NATS],
-        quantiles,
-        unit="nats",
-    )
+    """Quantiles, shares and worst rows of every panel; tails.json carries the hashes of the row files."""
+    document = tails_document(work)
+    table: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    for panel, tails in document["panels"].items():
+        for population, entry in _populations(tails).items():
+            words = {"panel": panel, "measure": tails["measure"], "population": population}
+            for column in COLUMNS:
+                table[column.name].append(words.get(column.name) or entry[column.name])
+    first, tails = next(iter(document["panels"].items()))
+    names = [name.removesuffix("_nats") for name in _NATS]
+    title = f"Tails of {tails['measure']}, panel {first}, all rows"
+    plot = bars(title, names, [tails["overall"][name] for name in _NATS], unit="nats")
+    counts = {panel: tails["overall"]["rows"] for panel, tails in document["panels"].items()}
+    lines = len(table["panel"])
     return Made(
         products=[
-            Product("tails.json", "json", canonical_bytes(plain(tails)), rows=tails.overall.rows),
-            Product("tails.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=len(populations), columns=COLUMNS),
+            Product("tails.json", "json", canonical_bytes(document), rows=sum(counts.values())),
+            Product("tails.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=lines, columns=COLUMNS),
             Product("plot.png", "png", plot, role="view"),
         ],
-        checks=[
-            Check(
-                "row_counts",
-                True,
-                f"Tails of {tails.overall.rows} rows",
-                {"rows": tails.overall.rows, "row_file": blob.sha256},
-            ),
-        ],
-        details={"worst_rows": plain(tails.overall.worst_rows), "row_file_sha256": blob.sha256},
+        checks=[Check("row_counts", all(counts.values()), f"Tails of {sum(counts.values())} rows", counts)],
+        details={"worst_rows": {panel: tails["overall"]["worst_rows"] for panel, tails in document["panels"].items()}},
     )
 
 
@@ -96,29 +99,34 @@ def _tail_rows(table: RowTable) -> list[TailRow]:
     return [TailRow(str(w), int(p), int(t), str(b), str(k)) for w, p, t, b, k in zip(*keys, strict=True)]
 
 
-def _populations(tails: Tails) -> dict[str, TailSummary]:
+def _populations(tails: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {
-        "all": tails.overall,
-        **{f"block:{name}": entry for name, entry in tails.by_block.items()},
-        **{f"bucket:{name}": entry for name, entry in tails.by_bucket.items()},
+        "all": tails["overall"],
+        **{f"block:{name}": entry for name, entry in tails["by_block"].items()},
+        **{f"bucket:{name}": entry for name, entry in tails["by_bucket"].items()},
     }
 
 
-STEP = Step(
-    artifact="tails",
-    title="Tails",
-    description=(
-        "A mean hides its worst rows. Quantiles of KL up to the maximum, shares of rows above fixed distances, and the ten worst rows with "
-        "their window, position and next token, overall and per block and bucket."
-    ),
-    group="analysis",
-    kinds=("numpy", "parquet"),
-    version="1",
-    uses=(Use("frozen_protocol", "study", ()), Use("scores", "arm", (SCORED_ROWS,))),
-    per_arm=True,
-    parameters=parameters,
-    make=make,
-    measures=("kl_full",),
-    columns=COLUMNS,
-    checks={"row_counts": "The tails are of every scored row in the panel's roles"},
-)
+def step(study: Study) -> Step:
+    """The step of a study: it reads the scored rows of every panel."""
+    return Step(
+        artifact="tails",
+        title="Tails",
+        description=(
+            "A mean hides its worst rows. Quantiles of KL up to the maximum, shares of rows above fixed distances, and the ten worst rows with "
+            "their window, position and next token, overall and per block and bucket."
+        ),
+        group="analysis",
+        kinds=("numpy", "parquet"),
+        version="1",
+        uses=(
+            Use("frozen_protocol", "study", ()),
+            Use("scores", "arm", tuple(scored_rows(name) for name in study.protocol.panels)),
+        ),
+        per_arm=True,
+        parameters=parameters,
+        make=make,
+        measures=("kl_full", "kl_coarse"),
+        columns=COLUMNS,
+        checks={"row_counts": "The tails are of every scored row in the panel's roles"},
+    )

@@ -35,12 +35,12 @@ class WorstRow:
     window: str
     position: int
     next_token: int
-    kl_full_nats: float
+    kl_nats: float
 
 
 @dataclass(frozen=True, slots=True)
 class TailSummary:
-    """Tails of `kl_full` over `rows` rows, in nats; shares are of rows strictly above the limit.
+    """Tails of a KL over `rows` rows, in nats; shares are of rows strictly above the limit.
 
     Quantiles are type 7. The worst 1 % are ceil(rows / 100) rows, so at least one; that number is kept beside its mean.
     """
@@ -72,21 +72,21 @@ class Tails:
     by_bucket: dict[str, TailSummary]
 
 
-def tail_statistics(kl_full: npt.ArrayLike, rows: Sequence[TailRow], *, row_file_sha256: str) -> Tails:
-    """Tails of `kl_full` [rows] in nats, overall, per block and per bucket (both in the order of their names).
+def tail_statistics(kl_values: npt.ArrayLike, rows: Sequence[TailRow], *, row_file_sha256: str) -> Tails:
+    """Tails of a row KL, `kl_values` [rows] in nats, overall, per block and per bucket (both in the order of their names).
 
     Raises EngcmpError where there is no row, a value is not finite or negative, or the two do not pair up.
     """
-    kl = np.asarray(kl_full, dtype=np.float64)
+    kl = np.asarray(kl_values, dtype=np.float64)
     if kl.shape != (len(rows),):
-        raise EngcmpError(f"{list(kl.shape)} values of kl_full for {len(rows)} rows", remedy="give one value a row")
+        raise EngcmpError(f"{list(kl.shape)} values of KL for {len(rows)} rows", remedy="give one value a row")
     if not rows:
         raise EngcmpError("there is no row to take tails of", remedy="an empty row file is a failed capture")
     wrong = np.flatnonzero(~(np.isfinite(kl) & (kl >= 0)))
     if wrong.size:
         row = rows[int(wrong[0])]
         raise EngcmpError(
-            f"kl_full is {kl[wrong[0]]}",
+            f"KL is {kl[wrong[0]]}",
             where=f"window {row.window}, row {row.position}",
             remedy="leave bad rows out first",
         )

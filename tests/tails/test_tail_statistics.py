@@ -67,7 +67,7 @@ def test_the_ten_worst_rows_are_named_with_ties_by_window_then_row():
         WorstRow("b", 3, 1003, 1.0),
     )
     assert len(found.worst_rows) == 10
-    assert found.worst_rows[3].kl_full_nats == pytest.approx(0.8)
+    assert found.worst_rows[3].kl_nats == pytest.approx(0.8)
 
 
 def test_blocks_and_buckets_have_their_own_tails():
@@ -96,7 +96,7 @@ def test_the_tails_are_plain_json_and_name_their_row_file():
         "window": "w",
         "position": 0,
         "next_token": 1000,
-        "kl_full_nats": 0.5,
+        "kl_nats": 0.5,
     }
 
 

@@ -1,0 +1,145 @@
+"""A capture as its journal knows it: what was asked for, which starts there were, and which windows are in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engcmp_assets.captured_rows.step import CAPTURE_VERSION
+from engcmp_assets.engine_launch.step import STEP as LAUNCH_STEP
+from engcmp_assets.engine_launch.step import launch_spec
+from engcmp_assets.kernel.names import captured_rows
+from engcmp_assets.kernel.panels import Pass, passes
+from engcmp_assets.kernel.protocol import Protocol, ScorePath
+from engcmp_assets.kernel.receipts import part_id
+from engcmp_assets.kernel.records import ArmKey, Panel
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.work import Done, Session, Work, prepare
+from engcmp_resources.canonical import sha256_of
+from engcmp_resources.engines.base import LaunchSpec
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.journal import Journal
+from engcmp_resources.store import Blob
+
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch that is asked for: its number, score path, repeats, and the panels it serves."""
+
+    number: int
+    path: ScorePath
+    repeats: int
+    panels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """An arm's capture in progress. `reference` is the receipt of the reference rows at whose ids top-K panels are kept."""
+
+    work: Work
+    panels: tuple[Panel, ...]
+    launches: tuple[Launch, ...]
+    spec: LaunchSpec
+    reference: Done
+    texts: Mapping[str, tuple[str, tuple[int, ...]]]
+    journal: Journal
+    scratch: str
+
+    def starts(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.journal.entries if entry["kind"] == "start"]
+
+    def windows(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.journal.entries if entry["kind"] == "window"]
+
+    def panels_of(self, launch: Launch) -> list[Panel]:
+        return [panel for panel in self.panels if panel.panel in launch.panels]
+
+    def missing(self, launch: Launch) -> list[Pass]:
+        """The windows that a launch still lacks: not journalled, or their files are gone from the store."""
+        done = {entry["window"] for entry in self.windows() if entry["launch"] == launch.number and self._stored(entry)}
+        return [one for one in passes(self.panels_of(launch)) if one.window_id not in done]
+
+    def add_start(self, start: int, launch: Launch, facts: Mapping[str, Any]) -> None:
+        self.journal.append(
+            {"kind": "start", "start": start, "launch": launch.number, "path": launch.path, "facts": dict(facts)}
+        )
+
+    def add_window(self, launch: Launch, start: int, one: Pass, repeats: Sequence[Mapping[str, Any]]) -> None:
+        """Journal a window whose repeats are all in the store: the pair is whole, or it does not exist."""
+        panels = [panel.panel for panel in self.panels_of(launch) if panel.panel in repeats[0]["files"]]
+        self.journal.append(
+            {
+                "kind": "window", "path": launch.path, "launch": launch.number, "start": start, "window": one.window_id,
+                "panels": panels, "repeats": [dict(taken) for taken in repeats],
+            }
+        )  # fmt: skip
+
+    def rows_total(self) -> int:
+        return sum(
+            launch.repeats * len(one.positions) for launch in self.launches for one in passes(self.panels_of(launch))
+        )
+
+    def rows_done(self) -> int:
+        return sum(len(taken["row_sha256"]) for entry in self.windows() for taken in entry["repeats"])
+
+    def bytes_needed(self) -> int:
+        """Full rows of one pass, twice over: runs that agree share their files."""
+        full = sum(panel.rows * panel.vocab for panel in self.panels if panel.reference == "full")
+        return 2 * full * _FLOAT32_BYTES
+
+    def _stored(self, entry: Mapping[str, Any]) -> bool:
+        store = self.work.store
+        files = [file for taken in entry["repeats"] for file in taken["files"].values()]
+        return all(store.path(Blob(file["sha256"], file["bytes"], "safetensors")).is_file() for file in files)
+
+
+def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
+    """Open the journal of this capture: keyed by what is asked for, and by how often it was measured before.
+
+    Raises EngcmpError where the reference rows were not made yet.
+    """
+    study = session.study
+    work = prepare(session, LAUNCH_STEP, arm, remeasure=remeasure)
+    reference = session.current("reference_rows", arm)
+    if reference is None:
+        raise EngcmpError(f"{arm} has no reference rows yet", remedy="materialize reference_rows first")
+    panels = tuple(study.panel(name) for name in study.protocol.panels)
+    launches = launches_of(study.protocol)
+    spec = launch_spec(work, panels[0])
+    measured = [session.current(captured_rows(panel.panel), arm) for panel in panels]
+    again = max((done.receipt["measurement"] for done in measured if done), default=0) if remeasure else 0
+    rows = [[panel.panel, window.tokens_sha256, list(window.positions)] for panel in panels for window in panel.windows]
+    plans = [study.protocol.panels[panel.panel].top_k for panel in panels]
+    asked = [
+        spec.as_json(), rows, plans, study.protocol.capture.model_dump(), part_id(reference.receipt, None), CAPTURE_VERSION, again,
+    ]  # fmt: skip
+    scratch = f"capture-{sha256_of(asked)[:24]}"
+    journal = Journal(session.store.scratch(scratch) / "journal.jsonl")
+    return Capture(work, panels, launches, spec, reference, _texts(study, panels), journal, scratch)
+
+
+def launches_of(protocol: Protocol) -> tuple[Launch, ...]:
+    """The launches that a protocol asks for: prefill first, then decode, numbered through."""
+    capture = protocol.capture
+    found: list[Launch] = []
+    for path, plan in (("prefill", capture.prefill), ("decode", capture.decode)):
+        for _ in range(plan.launches if plan else 0):
+            if plan:
+                found.append(
+                    Launch(
+                        len(found) + 1, "prefill" if path == "prefill" else "decode", plan.repeats, tuple(plan.panels)
+                    )
+                )
+    return tuple(found)
+
+
+def _texts(study: Study, panels: Sequence[Panel]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Each window's text and frozen ids, for the proof that the engine reads it alike."""
+    folder = study.protocol.prompt_set.texts
+    return {
+        one.window_id: (study.files[f"{folder}/{one.window_id}.txt"].decode("utf-8"), one.tokens)
+        for one in passes(panels)
+    }

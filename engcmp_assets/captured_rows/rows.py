@@ -1,0 +1,116 @@
+"""One window through the engine into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from engcmp_resources.topk_files import ReducedFile, read_topk, write_reduced
+
+from engcmp_assets.captured_rows.agreement import refuse_bad_values
+from engcmp_assets.captured_rows.journalled import Capture, Launch
+from engcmp_assets.kernel.panels import Pass, window_of
+from engcmp_assets.kernel.records import Panel, Window
+from engcmp_assets.kernel.topk_measures import reduce_rows
+from engcmp_assets.kernel.work import output_blob
+from engcmp_assets.reference_rows.step import output_name
+from engcmp_resources.engines.base import DecodingEngine, RunningEngine
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.row_files import RowFile, row_hashes, write_rows
+from engcmp_resources.store import Blob
+
+Logits = npt.NDArray[np.float32]
+
+
+Taken = Mapping[str, Any]
+
+
+def take_window(
+    capture: Capture, engine: RunningEngine | DecodingEngine, launch: Launch, one: Pass, earlier: Sequence[Taken]
+) -> dict[str, Any]:
+    """One repeat of one window: the file that each panel keeps of it, and the hash of each raw row by its position.
+
+    `earlier` are the repeats of this window that are not journalled yet.
+
+    Raises EngcmpError for rows of another size or with values that no row may hold; nothing of the window is then kept.
+    """
+    raw = capture.work.store.temporary()
+    try:
+        if launch.path == "prefill":
+            _prefilling(engine).prefill_rows(one.window_id, one.tokens, one.positions, raw)
+        else:
+            _decoding(engine).decode_rows(one.window_id, one.tokens, one.positions, raw)
+        logits = _rows_of(capture, one, raw)
+    finally:
+        raw.unlink(missing_ok=True)
+    refuse_bad_values(logits, window_id=one.window_id, positions=one.positions, where=str(capture.work.arm))
+    hashes = {str(row): digest for row, digest in zip(one.positions, row_hashes(logits), strict=True)}
+    known = _same_rows(capture, launch, one, hashes, earlier)
+    files = known or {
+        panel.panel: _kept(capture, panel, window, logits[one.indices(window)])
+        for panel in capture.panels_of(launch)
+        if (window := window_of(panel, one.window_id)) is not None
+    }
+    return {"files": files, "row_sha256": hashes}
+
+
+def _rows_of(capture: Capture, one: Pass, raw: Path) -> Logits:
+    values = np.fromfile(raw, dtype="<f4")
+    vocab = capture.spec.vocab
+    if values.size != len(one.positions) * vocab:
+        raise EngcmpError(
+            f"window {one.window_id}: {values.size} values, {len(one.positions)} rows of {vocab} were asked for",
+            where=str(capture.work.arm), remedy="the engine is at fault: nothing of this window was kept",
+        )  # fmt: skip
+    return values.reshape(len(one.positions), vocab)
+
+
+def _same_rows(
+    capture: Capture, launch: Launch, one: Pass, hashes: Mapping[str, str], earlier: Sequence[Taken]
+) -> dict[str, Any] | None:
+    """The files of an earlier run of this window whose raw rows are the same bit for bit: equal rows need no second reduction."""
+    same = [entry for entry in capture.windows() if (entry["window"], entry["path"]) == (one.window_id, launch.path)]
+    for taken in [*earlier, *(taken for entry in same for taken in entry["repeats"])]:
+        files: dict[str, Any] = taken["files"]
+        paths = [capture.work.store.path(Blob(file["sha256"], file["bytes"], "safetensors")) for file in files.values()]
+        if taken["row_sha256"] == hashes and all(path.is_file() for path in paths):
+            return files
+    return None
+
+
+def _kept(capture: Capture, panel: Panel, window: Window, rows: Logits) -> dict[str, Any]:
+    """Store what a panel keeps of a window's rows."""
+    store = capture.work.store
+    path = store.temporary()
+    try:
+        if panel.reference == "full":
+            positions = np.asarray(window.positions, dtype=np.int32)
+            write_rows(path, RowFile(window.window_id, window.tokens_sha256, positions, rows))
+        else:
+            name = output_name(panel.panel, window.window_id)
+            reference = read_topk(
+                store.path(output_blob(capture.reference.receipt, name)),
+                window_id=window.window_id, tokens_sha256=window.tokens_sha256, positions=window.positions,
+            )  # fmt: skip
+            where = f"{capture.work.arm}, window {window.window_id}"
+            kept = reduce_rows(rows, reference.rows.top_ids, window.next_tokens, where=where)
+            write_reduced(path, ReducedFile(window.window_id, window.tokens_sha256, window.positions, kept))
+        blob = store.put_file(path, "safetensors")
+        return {"sha256": blob.sha256, "bytes": blob.bytes}
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _prefilling(engine: RunningEngine | DecodingEngine) -> RunningEngine:
+    if not hasattr(engine, "prefill_rows"):
+        raise EngcmpError("this engine has no prefill path", remedy="this is a fault of engcmp: report it")
+    return engine
+
+
+def _decoding(engine: RunningEngine | DecodingEngine) -> DecodingEngine:
+    if not hasattr(engine, "decode_rows"):
+        raise EngcmpError("this engine has no decode path", remedy="choose an engine kind that has one")
+    return engine

@@ -1,0 +1,109 @@
+"""How far apart two captures of the same rows are, read from their row files: the pair measures, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engcmp_assets.kernel.names import captured_rows
+from engcmp_assets.kernel.protocol import ScorePath
+from engcmp_assets.kernel.records import ArmKey, Missing, Panel, Window
+from engcmp_assets.kernel.row_measures import pair_kl
+from engcmp_assets.kernel.tables import read_parquet
+from engcmp_assets.kernel.topk_measures import pair_coarse
+from engcmp_assets.kernel.work import Work
+from engcmp_resources.row_files import read_rows
+from engcmp_resources.topk_files import read_reduced
+
+Float64 = npt.NDArray[np.float64]
+IDENTICAL = "rows_bit_identical"
+
+
+class Captured:
+    """One arm's capture of a panel on one score path: its runs, row files and raw-row hashes."""
+
+    def __init__(self, work: Work, arm: ArmKey, panel: Panel, path: ScorePath) -> None:
+        artifact = captured_rows(panel.panel)
+        table = read_parquet(work.file(artifact, "capture.parquet", arm))
+        own = table["score_path"] == path
+        keys = zip(table["run"][own], table["window_id"][own], table["position"][own], strict=True)
+        self.hashes: Mapping[tuple[str, str, int], str] = dict(zip(keys, table["raw_row_sha256"][own], strict=True))
+        self.runs = sorted(set(table["run"][own].tolist()))
+        self.arm, self.panel, self._work, self._artifact = arm, panel, work, artifact
+
+    def file(self, run: str, window: Window) -> Path:
+        return self._work.file(self._artifact, f"rows/{run}/{window.window_id}", self.arm)
+
+    def row_hashes(self, run: str) -> list[str]:
+        return [self.hashes[(run, window.window_id, row)] for window in ordered(self.panel) for row in window.positions]
+
+
+def ordered(panel: Panel) -> list[Window]:
+    """The windows in the order in which row tables hold them."""
+    return sorted(panel.windows, key=lambda window: window.window_id)
+
+
+def distances(first: Captured, run: str, second: Captured, other: str) -> dict[str, Float64]:
+    """The pair measures of `first`'s run to `second`'s other run, float64 [rows]: KL in nats, and 1 where a row is bit-identical."""
+    measure = "kl_pair_full" if first.panel.reference == "full" else "kl_pair_coarse"
+    kl = [
+        _window_kl(first.panel, window, first.file(run, window), second.file(other, window))
+        for window in ordered(first.panel)
+    ]
+    one, two = np.asarray(first.row_hashes(run)), np.asarray(second.row_hashes(other))
+    return {measure: np.concatenate(kl), IDENTICAL: (one == two).astype(np.float64)}
+
+
+def run_floors(captures: tuple[Captured, Captured]) -> dict[str, Mapping[str, Float64] | Missing]:
+    """The pair measures between runs of one arm, of the run pair that is furthest apart by mean KL, for both arms together."""
+    return {
+        "within_launch": _furthest(captures, same_launch=True),
+        "across_launches": _furthest(captures, same_launch=False),
+    }
+
+
+def _furthest(captures: tuple[Captured, Captured], *, same_launch: bool) -> Mapping[str, Float64] | Missing:
+    found: list[dict[str, Float64]] = []
+    for capture in captures:
+        pairs = _run_pairs(capture.runs, same_launch=same_launch)
+        if not pairs:
+            return Missing(f"{capture.arm} has no second {'repeat' if same_launch else 'launch'} on this score path")
+        found += [distances(capture, run, capture, other) for run, other in pairs]
+    return max(found, key=lambda values: float(np.mean(next(iter(values.values())))))
+
+
+def _run_pairs(runs: list[str], *, same_launch: bool) -> list[tuple[str, str]]:
+    """Within a launch: its first repeat and each later one. Across: the first launch and each later one, in their first repeats."""
+    launches: dict[str, list[str]] = {}
+    for run in runs:
+        launches.setdefault(run.split(".")[0], []).append(run)
+    if same_launch:
+        return [(repeats[0], later) for repeats in launches.values() for later in repeats[1:]]
+    firsts = [repeats[0] for repeats in launches.values()]
+    return [(firsts[0], later) for later in firsts[1:]]
+
+
+def _window_kl(panel: Panel, window: Window, first: Path, second: Path) -> Float64:
+    if first == second:
+        return np.zeros(len(window.positions))  # one file in the store: a row's KL to itself is exactly 0
+    where = f"window {window.window_id}"
+    if panel.reference == "full":
+        one, two = (
+            read_rows(
+                path,
+                window_id=window.window_id,
+                tokens_sha256=window.tokens_sha256,
+                positions=window.positions,
+                vocab=panel.vocab,
+            )
+            for path in (first, second)
+        )
+        return pair_kl(one.logits, two.logits, where=where)
+    a, b = (
+        read_reduced(path, window_id=window.window_id, tokens_sha256=window.tokens_sha256, positions=window.positions)
+        for path in (first, second)
+    )
+    return pair_coarse(a.rows, b.rows, where=where)
