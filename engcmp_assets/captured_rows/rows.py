@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from engcmp_resources.topk_files import ReducedFile, read_topk, write_reduced
 
 from engcmp_assets.captured_rows.agreement import refuse_bad_values
 from engcmp_assets.captured_rows.journalled import Capture, Launch
 from engcmp_assets.kernel.panels import Pass, window_of
 from engcmp_assets.kernel.records import Panel, Window
 from engcmp_assets.kernel.topk_measures import reduce_rows
+from engcmp_assets.kernel.window_files import read_reference, write_full, write_kept
 from engcmp_assets.kernel.work import output_blob
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_resources.engines.base import DecodingEngine, RunningEngine
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.row_files import RowFile, row_hashes, write_rows
+from engcmp_resources.row_files import row_hashes
 from engcmp_resources.store import Blob
 
 Logits = npt.NDArray[np.float32]
@@ -87,17 +87,12 @@ def _kept(capture: Capture, panel: Panel, window: Window, rows: Logits) -> dict[
     path = store.temporary()
     try:
         if panel.reference == "full":
-            positions = np.asarray(window.positions, dtype=np.int32)
-            write_rows(path, RowFile(window.window_id, window.tokens_sha256, positions, rows))
+            write_full(path, window, rows)
         else:
-            name = output_name(panel.panel, window.window_id)
-            reference = read_topk(
-                store.path(output_blob(capture.reference.receipt, name)),
-                window_id=window.window_id, tokens_sha256=window.tokens_sha256, positions=window.positions,
-            )  # fmt: skip
+            file = store.path(output_blob(capture.reference.receipt, output_name(panel.panel, window.window_id)))
+            reference = read_reference(file, window, vocab=panel.vocab, k=panel.top_k or 0)
             where = f"{capture.work.arm}, window {window.window_id}"
-            kept = reduce_rows(rows, reference.rows.top_ids, window.next_tokens, where=where)
-            write_reduced(path, ReducedFile(window.window_id, window.tokens_sha256, window.positions, kept))
+            write_kept(path, window, reduce_rows(rows, reference.top_ids, window.next_tokens, where=where))
         blob = store.put_file(path, "safetensors")
         return {"sha256": blob.sha256, "bytes": blob.bytes}
     finally:

@@ -14,9 +14,8 @@ from engcmp_assets.kernel.records import ArmKey, Missing, Panel, Window
 from engcmp_assets.kernel.row_measures import pair_kl
 from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.topk_measures import pair_coarse
+from engcmp_assets.kernel.window_files import read_full, read_kept
 from engcmp_assets.kernel.work import Work
-from engcmp_resources.row_files import read_rows
-from engcmp_resources.topk_files import read_reduced
 
 Float64 = npt.NDArray[np.float64]
 IDENTICAL = "rows_bit_identical"
@@ -91,19 +90,7 @@ def _window_kl(panel: Panel, window: Window, first: Path, second: Path) -> Float
         return np.zeros(len(window.positions))  # one file in the store: a row's KL to itself is exactly 0
     where = f"window {window.window_id}"
     if panel.reference == "full":
-        one, two = (
-            read_rows(
-                path,
-                window_id=window.window_id,
-                tokens_sha256=window.tokens_sha256,
-                positions=window.positions,
-                vocab=panel.vocab,
-            )
-            for path in (first, second)
-        )
-        return pair_kl(one.logits, two.logits, where=where)
-    a, b = (
-        read_reduced(path, window_id=window.window_id, tokens_sha256=window.tokens_sha256, positions=window.positions)
-        for path in (first, second)
-    )
-    return pair_coarse(a.rows, b.rows, where=where)
+        one, two = (read_full(path, window, vocab=panel.vocab) for path in (first, second))
+        return pair_kl(one, two, where=where)
+    a, b = (read_kept(path, window, vocab=panel.vocab, k=panel.top_k or 0) for path in (first, second))
+    return pair_coarse(a, b, where=where)

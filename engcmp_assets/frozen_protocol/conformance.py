@@ -17,6 +17,7 @@ from engcmp_assets.kernel.floors import RunValues
 from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES
 from engcmp_assets.kernel.records import Missing, Role, Window
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows
+from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_assets.kernel.uncertainty import PANEL, population_mean, wilson
 from engcmp_assets.scores.alignment import check_alignment
 from engcmp_assets.tails.tail_statistics import TailRow, tail_statistics
@@ -24,7 +25,7 @@ from engcmp_resources.errors import EngcmpError
 
 _ROWS, _VOCAB, _CLUSTERS = 96, 64, 12
 # Declared versions of what is neither a measure nor a step: raise one when its result changes.
-DRIVERS = {"reference": 1, "llamacpp-prefill": 1}
+DRIVERS = {"reference": 1, "llamacpp-prefill": 1, "llamacpp-decode": 1}
 CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
 
 
@@ -45,12 +46,25 @@ def conformance_values() -> Mapping[str, float]:
     clusters = [f"cluster-{row % _CLUSTERS:02d}" for row in range(_ROWS)]
     values: dict[str, float] = {f"mean {name}": float(np.mean(getattr(scores, name))) for name in ROW_MEASURES}
     values["mean kl_pair_full"] = float(np.mean(pair_kl(reference, engine, where="conformance vector")))
+    values |= _topk(reference, engine, tokens)
     values |= _judgements(scores.kl_full, scores.nll, clusters)
     roles: tuple[Role, ...] = tuple("context" for _ in range(_ROWS))
     windows = Window("w", tuple(tokens), tuple(range(_ROWS)), roles, "c", "b", "k")
     for test in check_alignment([(windows, scores.engine_top_id)]).tests:
         values[f"alignment p at {test.shift:+d}"] = test.p_shift_better
     return values
+
+
+def _topk(reference: npt.NDArray[np.float64], engine: npt.NDArray[np.float64], tokens: list[int]) -> dict[str, float]:
+    where = "conformance vector"
+    teacher = topk_of(reference, tokens[1:], 16, where=where)
+    kept, own = (reduce_rows(rows, teacher.top_ids, tokens[1:], where=where) for rows in (engine, reference))
+    scores = score_topk(teacher, kept, where=where)
+    return {
+        "mean kl_coarse": float(np.mean(scores.kl_coarse)),
+        "mean kl_pb20": float(np.mean(scores.kl_pb20)),
+        "mean kl_pair_coarse": float(np.mean(pair_coarse(kept, own, where=where))),
+    }
 
 
 def _judgements(kl: npt.NDArray[np.float64], nll: npt.NDArray[np.float64], clusters: list[str]) -> dict[str, float]:

@@ -37,12 +37,12 @@ class IterationFile(Strict):
 
     schema_: Literal["engcmp.iteration/1"] = Field(alias="schema")
     because: str = Field(min_length=1)
-    sources: dict[str, Source] = {}
-    checkpoints: dict[str, Checkpoint] = {}
-    engines: dict[str, Engine] = {}
-    versions: dict[str, dict[str, EngineVersion]] = {}
-    arms: list[ArmEntry] = []
-    comparisons: list[ComparisonPlan] = []
+    sources: dict[str, Source] = Field(default_factory=dict)
+    checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
+    engines: dict[str, Engine] = Field(default_factory=dict)
+    versions: dict[str, dict[str, EngineVersion]] = Field(default_factory=dict)
+    arms: list[ArmEntry] = Field(default_factory=list)
+    comparisons: list[ComparisonPlan] = Field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

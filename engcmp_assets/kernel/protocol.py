@@ -265,7 +265,7 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
         raise EngcmpError(
             f"panel {panel} does not hold the windows of its plan", where=where, remedy="restore the frozen file"
         )
-    return Panel(panel=panel, vocab=vocab, reference=plan.reference, windows=windows)
+    return Panel(panel=panel, vocab=vocab, reference=plan.reference, windows=windows, top_k=plan.top_k)
 
 
 def check_references(protocol: Protocol, where: str) -> None:

@@ -89,12 +89,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The windows that one precision figure is measured on; `vocab` is the width of a row."""
+    """The windows that one precision figure is measured on; `vocab` is the width of a row, `top_k` what a top-K one keeps."""
 
     panel: str
     vocab: int
     reference: Literal["full", "topk", "none"]
     windows: tuple[Window, ...]
+    top_k: int | None = None
 
     @property
     def rows(self) -> int:

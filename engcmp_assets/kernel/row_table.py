@@ -20,7 +20,10 @@ _SAME = _KEYS[:-1]  # what must be equal from run to run: all but the values the
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows of one arm on one panel and score path. `keys[name]` is [rows] (`raw_row_sha256` of the first run); `values[measure]` is float64 [runs, rows], runs as `launch.repeat`."""
+    """Rows of one arm on one panel and score path.
+
+    `keys[name]` is [rows] (`raw_row_sha256` that of the first run); `values[measure]` float64 [runs, rows], runs as `launch.repeat`.
+    """
 
     runs: tuple[str, ...]
     keys: Mapping[str, Column]

@@ -17,11 +17,9 @@ from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.topk_measures import topk_of
+from engcmp_assets.kernel.window_files import write_full, write_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.engines.reference import RowRequest, reference_rows
-from engcmp_resources.row_files import RowFile, write_rows
-from engcmp_resources.store import Blob
-from engcmp_resources.topk_files import TopKFile, write_topk
 
 CAPTURE_VERSION = "1"
 COLUMNS = (
@@ -99,24 +97,14 @@ def _kept(work: Work, panels: Sequence[Panel], one: Pass, logits: Logits) -> lis
         window = window_of(panel, one.window_id)
         if window is None:
             continue
-        rows = logits[one.indices(window)]
-        path = work.store.temporary()
-        positions = np.asarray(window.positions, dtype=np.int32)
+        rows, path = logits[one.indices(window)], work.store.temporary()
         if panel.reference == "full":
-            write_rows(path, RowFile(window.window_id, window.tokens_sha256, positions, rows))
+            write_full(path, window, rows)
         else:
-            plan = work.study.protocol.panels[panel.panel]
-            kept = topk_of(
-                rows, window.next_tokens, plan.top_k or 0, where=f"reference rows of window {window.window_id}"
-            )
-            write_topk(
-                path,
-                TopKFile(
-                    window.window_id, window.tokens_sha256, window.positions, window.next_tokens, window.roles, kept
-                ),
-            )
-        blob: Blob = work.store.put_file(path, "safetensors")
-        products.append(Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=len(positions)))
+            where = f"reference rows of window {window.window_id}"
+            write_reference(path, window, topk_of(rows, window.next_tokens, panel.top_k or 0, where=where))
+        blob = work.store.put_file(path, "safetensors")
+        products.append(Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=len(window.positions)))
     return products
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
 from engcmp_assets.kernel.topk_measures import score_topk
+from engcmp_assets.kernel.window_files import read_full, read_kept, read_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
@@ -32,7 +34,6 @@ _FULL = (
     "engine_top_id",
     "reference_top_id",
 )
-_TOPK = (*TOPK_ROW_MEASURES, "nll", "top1", "entropy", "engine_top_id")
 _BEFORE = (
     Column("run", "str", "1", "The pass over the panel, as launch.repeat"),
     Column("window_id", "str", "1", "Name of the window"),
@@ -58,7 +59,7 @@ COLUMNS = (
 )
 TOPK_COLUMNS = (
     *_BEFORE,
-    *(measure_column(name) for name in (*TOPK_ROW_MEASURES, "nll", "top1", "entropy")),
+    *(measure_column(name) for name in TOPK_ROW_MEASURES),
     _ENGINE_TOP,
     _RAW,
 )
@@ -132,32 +133,22 @@ def scored_table(work: Work, panel: Panel) -> tuple[Table, list[Tops]]:
 
 
 def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
-    reference, engine = (
-        read_rows(
-            path,
-            window_id=window.window_id,
-            tokens_sha256=window.tokens_sha256,
-            positions=window.positions,
-            vocab=panel.vocab,
-        )
-        for path in _files(work, panel, window, run)
-    )
+    reference, engine = (read_full(path, window, vocab=panel.vocab) for path in _files(work, panel, window, run))
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    scores = score_rows(reference.logits, engine.logits, window.next_tokens, where=where)
+    scores = score_rows(reference, engine, window.next_tokens, where=where)
     return {name: np.asarray(getattr(scores, name)) for name in _FULL}
 
 
 def _score_topk(work: Work, panel: Panel, window: Window, run: str) -> Scores:
-    expected = {"window_id": window.window_id, "tokens_sha256": window.tokens_sha256}
     reference_file, engine_file = _files(work, panel, window, run)
-    reference = read_topk(reference_file, **expected, positions=window.positions)
-    engine = read_reduced(engine_file, **expected, positions=window.positions)
+    reference = read_reference(reference_file, window, vocab=panel.vocab, k=panel.top_k or 0)
+    engine = read_kept(engine_file, window, vocab=panel.vocab, k=panel.top_k or 0)
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    scores = score_topk(reference.rows, engine.rows, where=where)
-    return {name: np.asarray(getattr(scores, name)) for name in _TOPK}
+    scores = score_topk(reference, engine, where=where)
+    return {name: np.asarray(getattr(scores, name)) for name in TOPK_ROW_MEASURES} | {"engine_top_id": engine.argmax}
 
 
-def _files(work: Work, panel: Panel, window: Window, run: str) -> tuple[Any, Any]:
+def _files(work: Work, panel: Panel, window: Window, run: str) -> tuple[Path, Path]:
     reference = work.file("reference_rows", output_name(panel.panel, window.window_id))
     return reference, work.file(captured_rows(panel.panel), f"rows/{run}/{window.window_id}")
 
@@ -228,7 +219,7 @@ def step(study: Study) -> Step:
         per_arm=True,
         parameters=parameters,
         make=make,
-        measures=(*ROW_MEASURES, *TOPK_ROW_MEASURES),
+        measures=tuple(dict.fromkeys((*ROW_MEASURES, *TOPK_ROW_MEASURES))),
         columns=COLUMNS,
         checks={
             "row_counts": "Every run has one scored line for each row that the panel keeps",
