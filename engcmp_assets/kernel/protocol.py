@@ -1,22 +1,26 @@
 """A study's protocol as records: what protocol.toml and prompt_set.json may say, checked at the edge.
 
-Pure: `parse_study` takes the files' bytes. A new checkpoint, engine version, panel or study is data and passes through here unchanged.
+Pure: it takes the files' bytes. A new checkpoint, engine version, panel or study is data and passes through here unchanged.
 """
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.records import ArmKey, Panel, Window, tokens_sha256
+from engcmp_assets.kernel.records import ArmKey, Panel, Role, Window, tokens_sha256
+from engcmp_resources.canonical import parse_json
 from engcmp_resources.errors import EngcmpError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# What Dagster takes as an owner; any other would keep the whole code location from loading.
+Owner = Annotated[str, Field(pattern=r"^(team:\S.*|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 PlatformKey = Literal["any", "linux-x86_64", "linux-aarch64", "macos-arm64"]
 PROTOCOL_FILE = "protocol.toml"
 _Item = TypeVar("_Item")
@@ -100,7 +104,7 @@ class PanelPlan(_Strict):
     reference: Literal["full"]
     score_path: Literal["prefill"]
     rows_per_window: int = Field(ge=1)
-    roles: list[Literal["generated", "context", "trailing"]]
+    roles: list[Role] = Field(min_length=1)
     launches: int = Field(ge=1)
     repeats: int = Field(ge=1)
 
@@ -110,17 +114,17 @@ class Statistics(_Strict):
 
     preset: Literal["panel"]
     replicates: int = Field(ge=100)
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**64)
     level: float = Field(gt=0.5, lt=1)
     cluster: Literal["document"]
-    measures: list[str]
-    primary: list[str]
+    measures: list[str] = Field(min_length=1)
+    primary: list[str] = Field(min_length=1)
 
 
 class ComparisonPlan(_Strict):
     """One declared pair: difference = candidate - baseline."""
 
-    pair_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    pair_id: Name
     label: str
     candidate: str
     baseline: str
@@ -133,12 +137,12 @@ class Protocol(_Strict):
     study: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     title: str
     question: str
-    owners: list[str]
+    owners: list[Owner]
     sources: dict[str, Source]
     reference: Reference
     checkpoints: dict[str, Checkpoint]
     engines: dict[str, Engine]
-    arms: list[ArmEntry]
+    arms: list[ArmEntry] = Field(min_length=1)
     prompt_set: PromptSetFiles
     panels: dict[str, PanelPlan]
     statistics: Statistics
@@ -184,40 +188,55 @@ def parse_protocol(data: bytes, *, where: str) -> Protocol:
     """
     try:
         protocol = Protocol.model_validate(tomllib.loads(data.decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngcmpError(
             f"protocol is not valid TOML: {error}", where=where, remedy="mend the line it names"
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise EngcmpError(f"protocol field {field}: {first['msg']}", where=where, remedy="mend that field") from error
+        raise _field_error("protocol field", error, where, "mend that field") from error
     _check_references(protocol, where)
     return protocol
 
 
-def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> Panel:
-    """The frozen prompt set's bytes as the named panel; unknown keys are allowed, missing ones named.
+class _WindowEntry(BaseModel):
+    """A window as the prompt set holds it; other keys are allowed, so that newer files can be read."""
 
-    Raises EngcmpError naming the window whose tokens do not match their digest or whose positions lie outside it.
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    window_id: Name
+    tokens: list[TokenId] = Field(min_length=2)
+    tokens_sha256: Sha256
+    positions: list[int]
+    roles: list[Role]
+    cluster: str = Field(min_length=1)
+    block: str = Field(min_length=1)
+    bucket: str = Field(min_length=1)
+
+
+class _PromptSet(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    vocab: int = Field(ge=1)
+    windows: list[_WindowEntry] = Field(min_length=1)
+
+
+def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> Panel:
+    """The frozen prompt set's bytes as the named panel; unknown keys are allowed.
+
+    Raises EngcmpError naming the field that is missing or of another type, the window whose tokens do not match their digest or lie
+    outside the vocabulary, or whose positions lie outside it, and an unknown panel.
     """
+    plan = _entry(protocol.panels, panel, "panel", protocol.study)
+    remedy = "restore the frozen file"
     try:
-        raw = json.loads(data)
-    except ValueError as error:
-        raise EngcmpError(f"prompt set is not JSON: {error}", where=where, remedy="restore the frozen file") from error
-    windows = tuple(_window(entry, where) for entry in _required(raw, "windows", where))
+        raw = _PromptSet.model_validate(parse_json(data, what="prompt set", where=where, remedy=remedy))
+    except ValidationError as error:
+        raise _field_error("prompt set field", error, where, remedy) from error
+    windows = tuple(_window(entry, raw.vocab, where) for entry in raw.windows)
     names = [window.window_id for window in windows]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise EngcmpError(f"window {doubled[0]} stands twice in the prompt set", where=where, remedy="name each once")
-    vocab = int(_required(raw, "vocab", where))
-    for window in windows:
-        if max(window.tokens) >= vocab:
-            raise EngcmpError(
-                f"window {window.window_id}: token {max(window.tokens)} is outside the vocabulary of {vocab}",
-                where=where,
-                remedy="tokenize the texts with the study's own tokenizer",
-            )
-    return Panel(panel=panel, vocab=vocab, reference=protocol.panels[panel].reference, windows=windows)
+    return Panel(panel=panel, vocab=raw.vocab, reference=plan.reference, windows=windows)
 
 
 def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
@@ -228,34 +247,31 @@ def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
     return tuple(sorted({round(index * last / (rows - 1)) for index in range(rows)}))
 
 
-def _window(entry: Mapping[str, Any], where: str) -> Window:
-    name = str(_required(entry, "window_id", where))
-    place = f"{where}, window {name}"
-    window = Window(
-        window_id=name,
-        tokens=tuple(int(token) for token in _required(entry, "tokens", place)),
-        positions=tuple(int(row) for row in _required(entry, "positions", place)),
-        roles=tuple(_required(entry, "roles", place)),
-        cluster=str(_required(entry, "cluster", place)),
-        block=str(_required(entry, "block", place)),
-        bucket=str(_required(entry, "bucket", place)),
-    )
-    if tokens_sha256(window.tokens) != _required(entry, "tokens_sha256", place):
+def _window(entry: _WindowEntry, vocab: int, where: str) -> Window:
+    place = f"{where}, window {entry.window_id}"
+    if tokens_sha256(entry.tokens) != entry.tokens_sha256:
         raise EngcmpError("tokens do not match their digest", where=place, remedy="restore the frozen file")
-    if len(window.roles) != len(window.positions):
-        raise EngcmpError("roles and positions differ in number", where=place, remedy="give each position one role")
-    ordered = list(window.positions) == sorted(set(window.positions))
-    if not window.positions or not ordered or window.positions[0] < 0 or window.positions[-1] > len(window.tokens) - 2:
+    if max(entry.tokens) >= vocab:
         raise EngcmpError(
-            f"positions must rise within 0..{len(window.tokens) - 2}", where=place, remedy="restore the frozen file"
-        )
-    return window
+            f"token {max(entry.tokens)} is outside the vocabulary of {vocab}", where=place,
+            remedy="tokenize the texts with the study's own tokenizer",
+        )  # fmt: skip
+    if len(entry.roles) != len(entry.positions):
+        raise EngcmpError("roles and positions differ in number", where=place, remedy="give each position one role")
+    last, rows = len(entry.tokens) - 2, entry.positions
+    if not rows or rows != sorted(set(rows)) or rows[0] < 0 or rows[-1] > last:
+        raise EngcmpError(f"positions must rise within 0..{last}", where=place, remedy="restore the frozen file")
+    return Window(
+        window_id=entry.window_id, tokens=tuple(entry.tokens), positions=tuple(rows), roles=tuple(entry.roles),
+        cluster=entry.cluster, block=entry.block, bucket=entry.bucket,
+    )  # fmt: skip
 
 
-def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise EngcmpError(f"key {key!r} is missing", where=where, remedy="add it, or restore the frozen file")
-    return entry[key]
+def _field_error(what: str, error: ValidationError, where: str, remedy: str) -> EngcmpError:
+    """The first field at fault, by its path."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    return EngcmpError(f"{what} {field}: {first['msg']}", where=where, remedy=remedy)
 
 
 def _entry(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
@@ -275,21 +291,37 @@ def _check_references(protocol: Protocol, where: str) -> None:
                 remedy=f"use one of {', '.join(sorted(table)) or 'none'}",
             )
 
+    def once(names: Sequence[str], field: str) -> None:
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise EngcmpError(
+                f"protocol field {field} has {doubled[0]!r} twice", where=where, remedy="leave one of them out"
+            )
+
     need(protocol.sources, protocol.reference.weights, "reference.weights")
     for name, checkpoint in protocol.checkpoints.items():
         need(protocol.sources, checkpoint.made_from, f"checkpoints.{name}.made_from")
     for name, engine in protocol.engines.items():
         for version, entry in engine.versions.items():
             need(protocol.sources, entry.source, f"engines.{name}.versions.{version}.source")
-    for index, arm in enumerate(protocol.arm_keys):
-        field = f"arms[{index}].arm"
+    for index, arm_entry in enumerate(protocol.arms):
+        field = f"arms.{index}.arm"
+        try:
+            arm = ArmKey.parse(arm_entry.arm)
+        except EngcmpError as error:
+            raise EngcmpError(f"protocol field {field}: {error.what}", where=where, remedy=error.remedy) from error
         need(protocol.checkpoints, arm.checkpoint, field)
         need(protocol.engines, arm.engine, field)
         need(protocol.engines[arm.engine].versions, arm.version, field)
-    arms = {str(arm): arm for arm in protocol.arm_keys}
+    arms = {entry.arm: entry for entry in protocol.arms}
     for pair in protocol.comparisons:
         need(arms, pair.candidate, f"comparisons.{pair.pair_id}.candidate")
         need(arms, pair.baseline, f"comparisons.{pair.pair_id}.baseline")
-    for field, names in (("measures", protocol.statistics.measures), ("primary", protocol.statistics.primary)):
-        for name in names:
-            need(MEASURES, name, f"statistics.{field}")
+    once([entry.arm for entry in protocol.arms], "arms")
+    once([pair.pair_id for pair in protocol.comparisons], "comparisons")
+    statistics = protocol.statistics
+    for name in statistics.measures:
+        need(MEASURES, name, "statistics.measures")
+    for name in statistics.primary:
+        need(dict.fromkeys(statistics.measures), name, "statistics.primary")
+    once(statistics.measures, "statistics.measures")
+    once(statistics.primary, "statistics.primary")

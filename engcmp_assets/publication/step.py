@@ -19,6 +19,7 @@ COLUMNS = (
     Column("arms", "object", "1", "Each arm: state, runs, rows, file size, and its figures with intervals and floors"),
     Column("comparisons", "object", "1", "Each declared pair: differences, intervals, floors, verdicts, confounds"),
     Column("terms", "object", "1", "Each measure: version, unit, title, definition"),
+    Column("panels", "object", "1", "Each panel that figures come from: its label, its reference and its score path"),
     Column("limits", "object", "1", "What the study does not cover, as the protocol states it"),
     Column(
         "plot",
@@ -53,7 +54,7 @@ def summary_document(work: Work) -> dict[str, Any]:
         "question": protocol.question,
         "frozen_sha256": work.study.frozen_sha256,
         "reference": {
-            "label": protocol.reference.label, "precision": protocol.reference.precision, "path": "float32 numpy forward pass",
+            "label": protocol.reference.label, "precision": protocol.reference.precision, "path": "numpy forward pass",
         },
         "terms": [
             {
@@ -61,6 +62,10 @@ def summary_document(work: Work) -> dict[str, Any]:
                 "definition": term.definition, "better": term.better,
             }
             for term in terms
+        ],
+        "panels": [
+            {"panel": name, "label": plan.label, "reference": plan.reference, "score_path": plan.score_path}
+            for name, plan in protocol.panels.items()
         ],
         "arms": arms,
         "comparisons": pairs,
@@ -75,7 +80,6 @@ def summary_document(work: Work) -> dict[str, Any]:
 def make(work: Work) -> Made:
     """Write SUMMARY.json and render the pages from it."""
     summary = summary_document(work)
-    plot = render_plot(summary)
     pairs = {pair["pair_id"]: pair["state"] for pair in summary["comparisons"]}
     measured = [arm for arm in summary["arms"] if arm["state"] == "measured"]
     why = {arm["arm"]: arm["reason"] for arm in summary["arms"] if arm["reason"]}
@@ -83,8 +87,8 @@ def make(work: Work) -> Made:
         products=[
             Product("SUMMARY.json", "json", canonical_bytes(summary), columns=COLUMNS),
             Product("SUMMARY.md", "md", render_markdown(summary, plot_href="plot.png").encode("utf-8"), role="view"),
-            Product("SUMMARY.html", "html", render_html(summary, plot).encode("utf-8"), role="view"),
-            Product("plot.png", "png", plot, role="view"),
+            Product("SUMMARY.html", "html", render_html(summary).encode("utf-8"), role="view"),
+            Product("plot.png", "png", render_plot(summary), role="view"),
         ],
         figures=[_published(figure) for arm in measured for figure in arm["figures"] if figure["population"] == ALL],
         checks=[
@@ -145,7 +149,7 @@ STEP = Step(
     ),
     group="results",
     kinds=("json", "html"),
-    version="1",
+    version="2",
     uses=(
         Use("frozen_protocol", "study", ()),
         Use("summaries", "every arm", ("summary.json",)),
