@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import dagster as dg
 
+from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number, markdown_image
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.receipts import Column
@@ -18,7 +19,9 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, output_blob
 from engcmp_resources.errors import EngcmpError
 
+PLOT = "plot.png"
 _MIB = 1 << 20
+_WITHOUT_UNIT = ("str", "bool", "object")
 
 
 def asset_key(study: Study, artifact: str) -> dg.AssetKey:
@@ -42,53 +45,47 @@ def spec_fields(study: Study, step: Step) -> dict[str, Any]:
 
 
 def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
-    """The table of an asset, each column with its unit and meaning."""
+    """The table of an asset, each column with its meaning and unit."""
     return dg.TableSchema(
-        columns=[
-            dg.TableColumn(column.name, column.dtype, description=f"{column.description} [unit: {column.unit}]")
-            for column in columns
-        ]
+        columns=[dg.TableColumn(column.name, column.dtype, description=_with_unit(column)) for column in columns]
     )
 
 
-def check_specs(study: Study, step: Step) -> list[dg.AssetCheckSpec]:
-    """The checks that a reader sees on the asset's page."""
+def check_specs(study: Study, step: Step, partitions: dg.PartitionsDefinition[Any] | None) -> list[dg.AssetCheckSpec]:
+    """The checks that a reader sees on the asset's page, for each partition of it."""
     key = asset_key(study, step.artifact)
-    return [dg.AssetCheckSpec(name, asset=key, description=text) for name, text in step.checks.items()]
+    with warnings.catch_warnings():
+        # Checks with partitions are a preview in this pinned version; without them a check would not say of which arm it speaks.
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=partitions)
+            for name, text in step.checks.items()
+        ]
 
 
 def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: Done) -> dg.MaterializeResult[Any]:
-    """The event of a materialization: data version, figures, plot, checks, receipt, and the chain to the frozen hash."""
+    """The event of a materialization: figures first, then plot and chain, then what an auditor compares byte by byte."""
     receipt, study = done.receipt, session.study
     is_frozen = step.artifact == "frozen_protocol"
-    metadata: dict[str, Any] = {
-        "answered_from_store": done.answered_from_store,
-        "frozen_sha256": receipt["frozen_sha256"],
-        "receipt_sha256": done.sha256,
-        "receipt": dg.MetadataValue.json(dict(receipt)),
-        "outputs": dg.MetadataValue.md(_outputs_table(receipt)),
-        "chain": dg.MetadataValue.md(chain_table(session, done)),
-        "dagster/column_schema": table_schema(step.columns),
-        "details": dg.MetadataValue.json(receipt["details"]),
-    }
-    rows = next(
-        (output["rows"] for output in receipt["outputs"] if output["columns"] and output["rows"] is not None), None
-    )
-    if rows is not None:
-        metadata["dagster/row_count"] = rows
-    if receipt["flags"]:
-        metadata["flags"] = ", ".join(receipt["flags"])
-    if receipt["figures"]:
-        metadata["figures"] = dg.MetadataValue.md(_figures_table(receipt))
-        metadata |= _plotted_figures(receipt)
-    plot = next((output for output in receipt["outputs"] if output["name"] == "plot.png"), None)
-    if plot is not None:
-        png = session.store.path(output_blob(receipt, "plot.png")).read_bytes()
-        metadata["plot"] = dg.MetadataValue.md(markdown_image(png, f"{step.title}, {arm or study.protocol.study}"))
+    data_version = receipt["frozen_sha256"] if is_frozen else receipt["content_id"]
     return dg.MaterializeResult(
         asset_key=asset_key(study, step.artifact),
-        metadata=metadata,
-        data_version=dg.DataVersion(receipt["frozen_sha256"] if is_frozen else receipt["content_id"]),
+        metadata={
+            **_figures(receipt),
+            **_plot(session, step, arm, receipt),
+            "chain": dg.MetadataValue.md(chain_table(session, done)),
+            "answered_from_store": done.answered_from_store,
+            **({"flags": ", ".join(receipt["flags"])} if receipt["flags"] else {}),
+            "frozen_sha256": receipt["frozen_sha256"],
+            "receipt_sha256": done.sha256,
+            "receipt": dg.MetadataValue.json(dict(receipt)),
+            "data_version": data_version,
+            "outputs": _outputs_table(receipt),
+            "details": dg.MetadataValue.json(receipt["details"]),
+            "dagster/column_schema": table_schema(step.columns),
+            **_row_count(receipt),
+        },
+        data_version=dg.DataVersion(data_version),
         check_results=[_check_result(study, step, check) for check in receipt["checks"]],
     )
 
@@ -104,20 +101,20 @@ def ready_observation(study: Study, arm: ArmKey, facts: Mapping[str, Any]) -> dg
 
 
 def chain_table(session: Session, done: Done) -> str:
-    """The receipts from this one down to the frozen protocol, as a Markdown table with links to their assets."""
-    lines = ["| artifact | arm | receipt | content id |", "|---|---|---|---|"]
-    seen: set[str] = set()
-    queue = [(done.sha256, dict(done.receipt))]
-    while queue:
-        sha256, receipt = queue.pop(0)
-        if sha256 in seen:
-            continue
-        seen.add(sha256)
-        link = f"[{receipt['artifact']}]({_asset_url(session.study, receipt['artifact'], receipt['arm'])})"
-        lines.append(f"| {link} | {receipt['arm'] or 'study'} | `{sha256[:16]}` | `{receipt['content_id'][:16]}` |")
-        for item in reversed(receipt["inputs"]):
-            queue.append((item["receipt_sha256"], session.store.read_receipt(item["receipt_sha256"])))
-    return "\n".join([*lines, "", f"Frozen hash: `{done.receipt['frozen_sha256']}`"])
+    """The receipts from this one down to the frozen protocol, as a Markdown table with links to their assets.
+
+    What depends comes before what it depends on, so that the table begins here and ends with the frozen protocol.
+    """
+    rows = [
+        [
+            f"[{receipt['artifact']}]({_asset_url(session.study, receipt['artifact'], receipt['arm'])})",
+            receipt["arm"] or "study",
+            f"`{sha256[:16]}`",
+            f"`{receipt['content_id'][:16]}`",
+        ]
+        for sha256, receipt in reversed(_inputs_first(session, done))
+    ]
+    return f"{_table(('artifact', 'arm', 'receipt', 'content id'), rows).md_str}\n\nFrozen hash: `{done.receipt['frozen_sha256']}`"
 
 
 def say_to(context: dg.AssetExecutionContext) -> Callable[[str], None]:
@@ -142,38 +139,94 @@ def failures() -> Iterator[None]:
 
 def _asset_url(study: Study, artifact: str, arm: str | None) -> str:
     path = f"/assets/{study.protocol.asset_prefix}/{artifact}"
-    return f"{path}?view=partitions&partition={quote(arm, safe='')}" if arm else path
+    # The overview shows the latest event of any partition, and cuts hashes off: these two views do neither.
+    return f"{path}?view=partitions&partition={quote(arm, safe='')}" if arm else f"{path}?view=events"
 
 
-def _outputs_table(receipt: Mapping[str, Any]) -> str:
-    lines = ["| output | sha256 | MiB | rows |", "|---|---|---|---|"]
-    for output in receipt["outputs"]:
-        rows = "" if output["rows"] is None else output["rows"]
-        lines.append(f"| {output['name']} | `{output['sha256']}` | {output['bytes'] / _MIB:.3f} | {rows} |")
-    return "\n".join(lines)
+def _inputs_first(session: Session, done: Done) -> list[tuple[str, Mapping[str, Any]]]:
+    """Every receipt that `done` rests on, by hash and content, each after all of its inputs; `done` is the last."""
+    ordered: dict[str, Mapping[str, Any]] = {}
+
+    def visit(sha256: str, receipt: Mapping[str, Any]) -> None:
+        for item in receipt["inputs"]:
+            if item["receipt_sha256"] not in ordered:
+                visit(item["receipt_sha256"], session.store.read_receipt(item["receipt_sha256"]))
+        ordered[sha256] = receipt
+
+    visit(done.sha256, done.receipt)
+    return list(ordered.items())
 
 
-def _figures_table(receipt: Mapping[str, Any]) -> str:
-    lines = ["| figure | arm | value | interval | unit | rows | documents |", "|---|---|---|---|---|---|---|"]
-    for figure in receipt["figures"]:
-        value, ends = figure["value"], figure["interval"]
-        number = f"not measured: {value['missing']}" if isinstance(value, dict) else format_number(value)
-        between = ends.get("missing") or f"[{format_number(ends['low'])}, {format_number(ends['high'])}]"
-        arm = figure["details"].get("arm", receipt["arm"] or "")
-        name = f"{figure['measure']}, {figure['population']} (`{figure['figure_id']}`)"
-        lines.append(
-            f"| {name} | {arm} | {number} | {between} | {figure['unit']} | {figure['rows']} | {figure['clusters']} |"
-        )
-    return "\n".join(lines)
+def _with_unit(column: Column) -> str:
+    if column.dtype in _WITHOUT_UNIT and column.unit == "1":
+        return column.description
+    return f"{column.description} [{'pure number' if column.unit == '1' else f'unit: {column.unit}'}]"
 
 
-def _plotted_figures(receipt: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers that Dagster plots over time; the label carries the arm, since an asset's page mixes partitions."""
-    return {
-        f"{figure['measure']} ({figure['details'].get('arm', receipt['arm'])})": figure["value"]
+def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures over all rows as a short table and as numbers that Dagster plots over time; then every figure with its id.
+
+    Labels carry the arm, since an asset's page mixes partitions.
+    """
+    if not receipt["figures"]:
+        return {}
+    over_all = [figure for figure in receipt["figures"] if figure["population"] == ALL]
+    short = [
+        [figure["measure"], *_numbers(figure), figure["unit"], _arm_of(figure, receipt), figure["rows"], figure["clusters"]]
+        for figure in over_all
+    ]  # fmt: skip
+    full = [
+        [figure["measure"], figure["population"], *_numbers(figure), figure["unit"], _arm_of(figure, receipt), f"`{figure['figure_id']}`"]
         for figure in receipt["figures"]
-        if figure["population"] == "all" and not isinstance(figure["value"], dict)
+    ]  # fmt: skip
+    plotted = {
+        f"{figure['measure']} ({_arm_of(figure, receipt)})": float(figure["value"])
+        for figure in over_all
+        if not isinstance(figure["value"], dict)
     }
+    return {
+        "figures": _table(("measure", "value", "interval", "unit", "arm", "rows", "documents"), short),
+        **plotted,
+        "every_figure": _table(("measure", "population", "value", "interval", "unit", "arm", "id for engcmp trace"), full),
+    }  # fmt: skip
+
+
+def _numbers(figure: Mapping[str, Any]) -> tuple[str, str]:
+    value, ends = figure["value"], figure["interval"]
+    number = f"not measured: {value['missing']}" if isinstance(value, dict) else format_number(value)
+    return number, ends.get("missing") or f"[{format_number(ends['low'])}, {format_number(ends['high'])}]"
+
+
+def _arm_of(figure: Mapping[str, Any], receipt: Mapping[str, Any]) -> str:
+    return str(figure["details"].get("arm", receipt["arm"] or ""))
+
+
+def _plot(session: Session, step: Step, arm: ArmKey | None, receipt: Mapping[str, Any]) -> dict[str, Any]:
+    if not any(output["name"] == PLOT for output in receipt["outputs"]):
+        return {}
+    png = session.store.path(output_blob(receipt, PLOT)).read_bytes()
+    title = f"{step.title}, {arm or session.study.protocol.study}"
+    return {"plot": dg.MetadataValue.md(markdown_image(png, title))}
+
+
+def _outputs_table(receipt: Mapping[str, Any]) -> dg.MarkdownMetadataValue:
+    # The hash comes first, as sha256sum writes it: the page cuts a wide table off at the right.
+    rows = [
+        [f"`{output['sha256']}`", output["name"], "" if output["rows"] is None else output["rows"], f"{output['bytes'] / _MIB:.3f}"]
+        for output in receipt["outputs"]
+    ]  # fmt: skip
+    return _table(("sha256", "output", "rows", "MiB"), rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str | int]]) -> dg.MarkdownMetadataValue:
+    """A Markdown table. The UI shows it in place up to 1,000 characters and behind a click beyond."""
+    lines = [header, ["---"] * len(header), *rows]
+    return dg.MetadataValue.md("\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
+
+
+def _row_count(receipt: Mapping[str, Any]) -> dict[str, int]:
+    tables = [output["rows"] for output in receipt["outputs"] if output["columns"] and output["rows"] is not None]
+    return {"dagster/row_count": tables[0]} if tables else {}
 
 
 def _check_result(study: Study, step: Step, check: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -183,5 +236,10 @@ def _check_result(study: Study, step: Step, check: Mapping[str, Any]) -> dg.Asse
         asset_key=asset_key(study, step.artifact),
         severity=dg.AssetCheckSeverity.WARN,
         description=check["explanation"],
-        metadata={"evidence": dg.MetadataValue.json(json.loads(json.dumps(check["evidence"])))},
+        metadata={name: _shown(value) for name, value in check["evidence"].items()},
     )
+
+
+def _shown(value: Any) -> Any:
+    """Evidence as Dagster shows it best: plain values in place, the rest as JSON."""
+    return value if isinstance(value, str | bool | int | float) else dg.MetadataValue.json(value)

@@ -15,15 +15,39 @@ _BLOCK_BYTES = 1 << 20
 def canonical_bytes(value: Any) -> bytes:
     """`value` as canonical JSON: sorted keys, compact separators, ASCII, shortest floats, one final newline.
 
-    Raises EngcmpError for NaN, infinities and types that JSON does not have.
+    Raises EngcmpError for NaN, infinities, types that JSON does not have, and nesting that it cannot be read back with.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise EngcmpError(
             f"value has no canonical JSON: {error}", remedy="record a reason (Missing) in its place"
         ) from error
     return text.encode("ascii") + b"\n"
+
+
+def parse_json(data: bytes, *, what: str, where: str, remedy: str) -> Any:
+    """The value of UTF-8 JSON bytes. Raises EngcmpError for anything else, whatever the bytes are."""
+    try:
+        return json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise EngcmpError(f"{what} is not JSON: {error}", where=where, remedy=remedy) from error
+
+
+def parse_canonical(data: bytes, *, what: str, where: str, remedy: str) -> dict[str, Any]:
+    """The object whose canonical JSON is exactly `data`; so no two byte strings stand for one object.
+
+    Raises EngcmpError for other bytes, whatever they are: not JSON, not an object, doubled keys, NaN, other spacing.
+    """
+    value = parse_json(data, what=what, where=where, remedy=remedy)
+    try:
+        same = isinstance(value, dict) and canonical_bytes(value) == data
+    except EngcmpError:
+        same = False
+    if not same:
+        raise EngcmpError(f"{what} is not a canonical JSON object", where=where, remedy=remedy)
+    found: dict[str, Any] = value
+    return found
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:

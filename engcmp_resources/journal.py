@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engcmp_resources.canonical import canonical_bytes
-from engcmp_resources.store import disk_errors
+from engcmp_resources.canonical import canonical_bytes, parse_canonical, sha256_of
+from engcmp_resources.disk import disk_errors
+from engcmp_resources.errors import EngcmpError
 
 
 class Journal:
-    """Append-only lines in one file. A line that a kill cut short is dropped when the journal is opened again."""
+    """Append-only lines in one file, each with its own hash.
+
+    When the journal is opened again it ends before the first line that is not whole, whether a kill cut it short or the disk
+    damaged it: what stood there is done again.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: list[dict[str, Any]] = []
-        data = path.read_bytes() if path.is_file() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) != len(data):
-            os.truncate(path, len(whole))
-        self.entries = [json.loads(line) for line in whole.splitlines()]
+        with disk_errors(path):
+            data = path.read_bytes() if path.is_file() else b""
+            sound = 0
+            for line in data.splitlines(keepends=True):
+                entry = _entry(line, str(path))
+                if entry is None:
+                    break
+                self.entries.append(entry)
+                sound += len(line)
+            if sound != len(data):
+                os.truncate(path, sound)
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add an entry; it is on disk when this returns."""
-        with disk_errors(self.path), self.path.open("ab") as file:
-            file.write(canonical_bytes(entry))
-            file.flush()
-            os.fsync(file.fileno())
+        line = canonical_bytes({"entry": dict(entry), "sha256": sha256_of(entry)})
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        with disk_errors(self.path):
+            try:
+                with self.path.open("ab") as file:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                if self.path.is_file():
+                    os.truncate(self.path, size)  # half a line would take the lines after it along
+                raise
         self.entries.append(dict(entry))
+
+
+def _entry(line: bytes, where: str) -> dict[str, Any] | None:
+    """The entry of a line, or None for a line that is not whole."""
+    try:
+        record = parse_canonical(line, what="journal line", where=where, remedy="none is needed")
+        entry = record["entry"]
+        return entry if isinstance(entry, dict) and record["sha256"] == sha256_of(entry) else None
+    except (KeyError, EngcmpError):
+        return None

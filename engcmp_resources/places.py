@@ -26,19 +26,20 @@ def protocol_root() -> Path:
 def study_names() -> tuple[str, ...]:
     """The studies that exist, sorted: folders with a protocol.toml."""
     root = protocol_root()
+    if not root.is_dir():
+        raise EngcmpError(
+            f"no folder {root}", remedy="run in a checkout, or set ENGCMP_PROTOCOL to a folder of studies"
+        )
     return tuple(sorted(folder.name for folder in root.iterdir() if (folder / "protocol.toml").is_file()))
 
 
 def study_folder(study: str) -> Path:
     """The folder of `study`. Raises EngcmpError that lists the studies there are."""
-    root = protocol_root()
-    if not root.is_dir():
+    names, root = study_names(), protocol_root()
+    if study not in names:
         raise EngcmpError(
-            f"no folder {root}", remedy="run in a checkout, or set ENGCMP_PROTOCOL to a folder of studies"
+            f"no study {study!r}", where=str(root), remedy=f"the studies are {', '.join(names) or 'none'}"
         )
-    if study not in study_names():
-        known = ", ".join(study_names()) or "none"
-        raise EngcmpError(f"no study {study!r}", where=str(root), remedy=f"the studies are {known}")
     return root / study
 
 
@@ -54,5 +55,15 @@ def study_files(folder: Path) -> dict[str, bytes]:
                 f"protocol file {name} is a symbolic link", where=str(folder), remedy="put the file itself there"
             )
         if path.is_file():
-            files[name] = path.read_bytes()
+            files[name] = read_bytes(path)
     return files
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a protocol file. Raises EngcmpError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EngcmpError(
+            f"protocol file cannot be read: {error.strerror}", where=str(path), remedy="make it readable"
+        ) from error

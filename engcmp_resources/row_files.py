@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from engcmp_resources.disk import disk_errors
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.store import disk_errors
 
 _ALIGNMENT = 8
 
@@ -63,14 +63,8 @@ def read_rows(path: Path, *, window_id: str, tokens_sha256: str, positions: Sequ
 
     Raises EngcmpError naming file and window for a truncated or foreign file, another window or tokens, positions or width that differ.
     """
-    where, remedy = f"file {path.name}", "capture this window again"
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            metadata = file.metadata() or {}
-            found = np.asarray(file.get_tensor("positions"))
-            logits = np.asarray(file.get_tensor("logits"))
-    except (SafetensorError, OSError, KeyError) as error:
-        raise EngcmpError(f"window {window_id}: not a whole row file: {error}", where=where, remedy=remedy) from error
+    where, remedy = str(path), "capture this window again"
+    metadata, found, logits = _tensors(path, window_id, remedy)
     if metadata.get("window_id") != window_id or metadata.get("tokens_sha256") != tokens_sha256:
         raise EngcmpError(
             f"window {window_id}: the file holds window {metadata.get('window_id')} of other tokens or another name",
@@ -84,11 +78,35 @@ def read_rows(path: Path, *, window_id: str, tokens_sha256: str, positions: Sequ
         )
     if logits.shape != (len(positions), vocab):
         raise EngcmpError(
-            f"window {window_id}: rows of width {logits.shape[-1]}, the vocabulary has {vocab}",
+            f"window {window_id}: logits of shape {logits.shape}, {len(positions)} rows of {vocab} are planned",
             where=where,
             remedy=remedy,
         )
-    return RowFile(window_id, tokens_sha256, found.astype(np.int32), logits.astype(np.float32, copy=False))
+    return RowFile(window_id, tokens_sha256, found, logits)
+
+
+def _tensors(
+    path: Path, window_id: str, remedy: str
+) -> tuple[dict[str, str], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Metadata, positions and logits. Raises EngcmpError for a file that is not whole or holds anything else."""
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            names = sorted(file.keys())
+            if names != ["logits", "positions"]:
+                raise KeyError(f"it holds {', '.join(names) or 'nothing'}")
+            found, logits = file.get_tensor("positions"), file.get_tensor("logits")
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngcmpError(
+            f"window {window_id}: not a whole row file: {error}", where=str(path), remedy=remedy
+        ) from error
+    if found.dtype != np.int32 or logits.dtype != np.float32:
+        raise EngcmpError(
+            f"window {window_id}: positions are {found.dtype} and logits {logits.dtype}, not int32 and float32",
+            where=str(path),
+            remedy=remedy,
+        )
+    return metadata, found, logits
 
 
 def row_hashes(logits: npt.NDArray[np.float32]) -> list[str]:

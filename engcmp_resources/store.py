@@ -6,23 +6,26 @@ receipt does not exist. `verify` hashes; everyday reading trusts size, mtime, ct
 
 from __future__ import annotations
 
-import errno
-import itertools
-import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engcmp_resources.canonical import canonical_bytes, sha256_bytes, sha256_file
+from engcmp_resources.canonical import canonical_bytes, parse_canonical, sha256_bytes, sha256_file
+from engcmp_resources.disk import Temporaries, disk_errors, locked, make_folder, require_space, sync_folder, write_whole
 from engcmp_resources.errors import EngcmpError
 
+__all__ = ["STUDY_WIDE", "Blob", "Place", "Store", "disk_errors", "read_head", "require_space"]
+
 STUDY_WIDE = "_study"
+SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEAD_SCHEMA = "engcmp.head/1"
-_counter = itertools.count()
+_FOLDERS = ("store", "receipts", "heads", "tasks", "views", "scratch")
+_AGAIN = "restore it from a copy, or run the study again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,32 @@ class Blob:
     suffix: str
 
 
-class Store:
-    """The files under ENGCMP_HOME. Making one creates the folders and removes temporary files of processes that are gone."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an artifact's head lies. `arm_folder` is STUDY_WIDE for what belongs to no arm."""
 
-    def __init__(self, home: Path) -> None:
+    study: str
+    arm_folder: str
+    artifact: str
+
+
+class Store:
+    """The files under ENGCMP_HOME. Opening one makes the folders and removes temporary files of processes that are gone.
+
+    Opened `read_only`, it writes nothing at all, also where it could, and refuses what would write.
+    """
+
+    def __init__(self, home: Path, *, read_only: bool = False) -> None:
         self.home = home
-        with disk_errors(home):
-            for name in ("store", "receipts", "heads", "tasks", "views", "scratch"):
-                (home / name).mkdir(parents=True, exist_ok=True)
-        self._remove_dead_temporaries()
+        self.read_only = read_only
+        self._temporaries = Temporaries(home / "scratch")
+        # Files whose bytes this process has hashed, with their status before that: unchanged, they need no second pass.
+        self._hashed: dict[Path, list[int]] = {}
+        if not read_only:
+            with disk_errors(home):
+                for name in _FOLDERS:
+                    (home / name).mkdir(parents=True, exist_ok=True)
+                self._temporaries.remove_dead()
 
     # ------------------------------------------------------------------ files
 
@@ -52,41 +72,55 @@ class Store:
     def put_bytes(self, data: bytes, suffix: str) -> Blob:
         """Store `data`. Putting the same bytes again writes nothing."""
         blob = Blob(sha256_bytes(data), len(data), suffix)
-        if not self._present(blob):
+        if not self.holds(blob):
             self._write(self.path(blob), data)
         return blob
 
     def put_file(self, source: Path, suffix: str) -> Blob:
         """Move the file `source` into the store (it must lie on the same file system, as scratch does)."""
+        self._require_writable()
         blob = Blob(sha256_file(source), source.stat().st_size, suffix)
         target = self.path(blob)
-        if self._present(blob):
+        if self.holds(blob):
             source.unlink()
             return blob
         with disk_errors(target):
-            target.parent.mkdir(exist_ok=True)
+            make_folder(target.parent)
             with source.open("rb") as file:
                 os.fsync(file.fileno())
             source.chmod(0o444)
             source.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         return blob
 
     def find(self, sha256: str, suffix: str) -> Blob | None:
-        """The stored file with this hash, its bytes hashed anew; None where there is none or it was changed."""
-        path = self.home / "store" / sha256[:2] / f"{sha256}.{suffix}"
-        if not path.is_file() or sha256_file(path) != sha256:
+        """The stored file with this hash, its bytes hashed; None where there is none or it was changed."""
+        try:
+            size = self.path(Blob(sha256, 0, suffix)).lstat().st_size
+        except OSError:
             return None
-        return Blob(sha256, path.stat().st_size, suffix)
+        blob = Blob(sha256, size, suffix)
+        return blob if self.holds(blob) else None
 
-    # ------------------------------------------------------------------ receipts, heads, tasks
+    def holds(self, blob: Blob, recorded: Any = None) -> bool:
+        """Whether the store has exactly these bytes: by the status `recorded` at writing, else by their hash.
 
-    def write_receipt(self, receipt: Mapping[str, Any]) -> str:
-        """Store a receipt under the hash of its bytes and return that hash."""
-        data = canonical_bytes(receipt)
-        sha256 = sha256_bytes(data)
-        self._write(self.receipt_path(sha256), data)
-        return sha256
+        A copied home has other times and inodes: then the bytes decide, once in a process.
+        """
+        path = self.path(blob)
+        try:
+            status = file_status(path)
+            if status is None or status[0] != blob.bytes:
+                return False
+            if status not in (recorded, self._hashed.get(path)):
+                if sha256_file(path) != blob.sha256:
+                    return False
+                self._hashed[path] = status
+        except OSError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------ receipts and heads
 
     def receipt_path(self, sha256: str) -> Path:
         return self.home / "receipts" / f"{sha256}.json"
@@ -94,72 +128,104 @@ class Store:
     def read_receipt(self, sha256: str) -> dict[str, Any]:
         """The receipt of that name. Raises EngcmpError where it is missing or its bytes do not have that hash."""
         path = self.receipt_path(sha256)
-        if not path.is_file():
-            raise EngcmpError(
-                f"receipt {sha256[:12]} is missing", where=str(path), remedy="restore it or run the study again"
-            )
-        data = path.read_bytes()
+        if SHA256.fullmatch(sha256) is None or not path.is_file():
+            raise EngcmpError(f"receipt {sha256[:12]} is missing", where=str(path), remedy=_AGAIN)
+        data = _read(path, "receipt")
         if sha256_bytes(data) != sha256:
-            raise EngcmpError(
-                "receipt was changed after it was written", where=str(path), remedy="restore it from a copy"
-            )
-        receipt: dict[str, Any] = json.loads(data)
-        return receipt
+            raise EngcmpError("receipt was changed after it was written", where=str(path), remedy=_AGAIN)
+        return parse_canonical(data, what="receipt", where=str(path), remedy=_AGAIN)
 
-    def head_path(self, study: str, arm_folder: str | None, artifact: str) -> Path:
-        return self.home / "heads" / study / (arm_folder or STUDY_WIDE) / f"{artifact}.json"
-
-    def set_head(self, study: str, arm_folder: str | None, artifact: str, receipt_sha256: str) -> None:
-        """Make `receipt_sha256` the current receipt of the artifact, atomically."""
-        head = {
-            "schema": _HEAD_SCHEMA,
-            "study": study,
-            "arm_folder": arm_folder or STUDY_WIDE,
-            "artifact": artifact,
-            "receipt_sha256": receipt_sha256,
-        }
-        self._write(self.head_path(study, arm_folder, artifact), canonical_bytes(head), mode=0o644)
+    def head_path(self, place: Place) -> Path:
+        return self.home / "heads" / place.study / place.arm_folder / f"{place.artifact}.json"
 
     def head(self, study: str, arm_folder: str | None, artifact: str) -> str | None:
         """Hash of the artifact's current receipt, or None. Raises EngcmpError where the head's bytes were changed."""
-        path = self.head_path(study, arm_folder, artifact)
-        return read_head(path, study, arm_folder, artifact) if path.is_file() else None
+        place = Place(study, arm_folder or STUDY_WIDE, artifact)
+        path = self.head_path(place)
+        return read_head(path, place) if path.exists() or path.is_symlink() else None
 
-    def set_task(self, task_key: str, receipt_sha256: str, blobs: list[Blob]) -> None:
-        """Remember that `task_key` was completed by that receipt, with the file status of what it wrote."""
-        status = {f"{blob.sha256}.{blob.suffix}": _status(self.path(blob)) for blob in blobs}
-        self._write(
-            self._task_path(task_key), canonical_bytes({"receipt_sha256": receipt_sha256, "files": status}), mode=0o644
-        )
+    def commit(self, place: Place, receipt: Mapping[str, Any], *, completes: Sequence[Blob] | None) -> str:
+        """Make `receipt` the current one of `place`; its hash. With `completes`, its task counts as done with these files.
+
+        A kill between receipt and head would leave a receipt that nothing points to; the intent lets `settle` go on from there.
+        """
+        data = canonical_bytes(receipt)
+        sha256 = sha256_bytes(data)
+        with self._one_writer():
+            intent = asdict(place) | {"receipt_sha256": sha256, "completes": completes is not None}
+            self._write(self._intent_path(place), canonical_bytes(intent), mode=0o644)
+            self._write(self.receipt_path(sha256), data)
+            self._set_head(place, sha256)
+            if completes is not None:
+                self._set_task(receipt["task_key"], sha256, completes)
+            self._intent_path(place).unlink()
+        return sha256
+
+    def settle(self, place: Place) -> None:
+        """Finish the `commit` of a process that was killed within it: the head and the task follow their receipt."""
+        path = self._intent_path(place)
+        if not path.is_file():
+            return
+        with self._one_writer():
+            try:
+                intent = parse_canonical(_read(path, "intent"), what="intent", where=str(path), remedy=_AGAIN)
+                receipt = self.read_receipt(str(intent["receipt_sha256"]))
+                self._set_head(place, intent["receipt_sha256"])
+                if intent["completes"]:
+                    self._set_task(receipt["task_key"], intent["receipt_sha256"], _blobs_of(receipt))
+            except (KeyError, TypeError, EngcmpError):
+                pass  # the kill came before the receipt: the work is done again
+            path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ the index of what was done
 
     def completed_task(self, task_key: str) -> str | None:
         """The receipt that completed `task_key`, if its files still are as recorded; else None (then the work is done again)."""
-        path = self._task_path(task_key)
         try:
-            entry = json.loads(path.read_bytes())
-            receipt = self.read_receipt(entry["receipt_sha256"])
-        except (OSError, ValueError, KeyError, EngcmpError):
-            return None  # the index is only a shortcut: without a sound entry the task counts as not done
-        if receipt.get("task_key") != task_key:
-            return None
-        for output in receipt["outputs"]:
-            blob = Blob(output["sha256"], output["bytes"], output["suffix"])
-            recorded = entry["files"].get(f"{blob.sha256}.{blob.suffix}")
-            if not self._unchanged(blob, recorded):
+            entry = self._index_entry(f"{task_key}.json")
+            sha256 = str(entry["receipt_sha256"])
+            receipt = self.read_receipt(sha256)
+            if receipt["task_key"] != task_key:
                 return None
-        return str(entry["receipt_sha256"])
+            blobs = _blobs_of(receipt)
+            recorded = [entry["files"].get(_name(blob)) for blob in blobs]
+        except (KeyError, TypeError, AttributeError, EngcmpError):
+            return None  # the index is only a shortcut: without a sound entry the task counts as not done
+        if not all(self.holds(blob, status) for blob, status in zip(blobs, recorded, strict=True)):
+            return None
+        if recorded != [file_status(self.path(blob)) for blob in blobs] and not self.read_only:
+            self._set_task(task_key, sha256, blobs)  # a copied home: hashed now, trusted from now on
+        return sha256
+
+    def recorded_status(self, task_key: str, blob: Blob) -> Any:
+        """The status of a file as recorded when its task was completed; None where the index does not know."""
+        try:
+            return self._index_entry(f"{task_key}.json")["files"].get(_name(blob))
+        except (KeyError, TypeError, AttributeError, EngcmpError):
+            return None  # as above: then the bytes are hashed
+
+    def bury(self, tombstone: Mapping[str, Any]) -> str:
+        """Keep a record of what is about to be removed; returns its hash."""
+        self._require_writable()
+        data = canonical_bytes(tombstone)
+        sha256 = sha256_bytes(data)
+        self._write(self.home / "tombstones" / f"{sha256}.json", data)
+        return sha256
 
     def keep_part(self, key: str, data: bytes) -> None:
         """Remember a part of a larger result under the hash of all that it depends on."""
         blob = self.put_bytes(data, "json")
-        self._write(self._part_path(key), canonical_bytes({"sha256": blob.sha256, "bytes": blob.bytes}), mode=0o644)
+        entry = {"key": key, "sha256": blob.sha256, "bytes": blob.bytes}
+        self._write(self.home / "tasks" / f"part-{key}.json", canonical_bytes(entry), mode=0o644)
 
     def part(self, key: str) -> bytes | None:
         """A part that was kept under `key`, its bytes hashed anew; None where there is none or it was changed."""
         try:
-            entry = json.loads(self._part_path(key).read_bytes())
+            entry = self._index_entry(f"part-{key}.json")
+            if entry["key"] != key or SHA256.fullmatch(entry["sha256"]) is None:
+                return None
             data = self.path(Blob(entry["sha256"], entry["bytes"], "json")).read_bytes()
-        except (OSError, ValueError, KeyError):
+        except (OSError, KeyError, TypeError, EngcmpError):
             return None  # as with tasks: without a sound entry the part is made again
         return data if sha256_bytes(data) == entry["sha256"] else None
 
@@ -167,138 +233,102 @@ class Store:
 
     def scratch(self, name: str) -> Path:
         """A folder for unfinished work, kept until `drop_scratch`, so that a killed run can be continued."""
+        self._require_writable()
         folder = self.home / "scratch" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def drop_scratch(self, name: str) -> None:
+        self._require_writable()
         shutil.rmtree(self.home / "scratch" / name, ignore_errors=True)
 
     def temporary(self) -> Path:
         """A name for a temporary file on the store's file system; it goes when this process is gone."""
-        return self.home / "scratch" / f"tmp-{os.getpid()}-{next(_counter)}"
+        self._require_writable()
+        return self._temporaries.name()
 
-    def view(self, name: str, blob: Blob) -> Path:
-        """Point the readable name `views/<name>` at a stored file, by a relative link."""
-        link = self.home / "views" / name
+    def view_path(self, place: Place, output_name: str, suffix: str) -> Path:
+        """The readable name of an output."""
+        name = output_name if output_name.endswith(f".{suffix}") else f"{output_name}.{suffix}"
+        return self.home / "views" / place.study / place.arm_folder / place.artifact / name
+
+    def view(self, link: Path, blob: Blob) -> None:
+        """Point the readable name `link` at a stored file, by a relative link."""
+        target = os.path.relpath(self.path(blob), link.parent)
+        if link.is_symlink() and str(link.readlink()) == target:
+            return
+        temporary = self.temporary()
         with disk_errors(link):
             link.parent.mkdir(parents=True, exist_ok=True)
-            temporary = link.with_name(f".{link.name}.{os.getpid()}")
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(os.path.relpath(self.path(blob), link.parent))
+            temporary.symlink_to(target)
             temporary.replace(link)
-        return link
 
     # ------------------------------------------------------------------ inside
 
-    def _task_path(self, task_key: str) -> Path:
-        return self.home / "tasks" / f"{task_key}.json"
+    def _intent_path(self, place: Place) -> Path:
+        name = f"{place.study}~{place.arm_folder}~{place.artifact.replace('/', '~')}.json"
+        return self.home / "scratch" / "intents" / name
 
-    def _part_path(self, key: str) -> Path:
-        return self.home / "tasks" / f"part-{key}.json"
+    def _one_writer(self) -> AbstractContextManager[None]:
+        self._require_writable()
+        return locked(self.home / "scratch" / "commit.lock")
+
+    def _set_head(self, place: Place, receipt_sha256: str) -> None:
+        self._write(self.head_path(place), head_bytes(place, receipt_sha256), mode=0o644)
+
+    def _set_task(self, task_key: str, receipt_sha256: str, blobs: Sequence[Blob]) -> None:
+        entry = {"receipt_sha256": receipt_sha256, "files": {_name(b): file_status(self.path(b)) for b in blobs}}
+        self._write(self.home / "tasks" / f"{task_key}.json", canonical_bytes(entry), mode=0o644)
+
+    def _index_entry(self, name: str) -> dict[str, Any]:
+        path = self.home / "tasks" / name
+        return parse_canonical(_read(path, "index entry"), what="index entry", where=str(path), remedy=_AGAIN)
 
     def _write(self, target: Path, data: bytes, mode: int = 0o444) -> None:
-        temporary = self.temporary()
-        with disk_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.chmod(mode)
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-            _sync_folder(target.parent)
+        write_whole(target, data, temporary=self.temporary(), mode=mode)
 
-    def _present(self, blob: Blob) -> bool:
-        path = self.path(blob)
-        return path.is_file() and path.stat().st_size == blob.bytes and sha256_file(path) == blob.sha256
-
-    def _unchanged(self, blob: Blob, recorded: list[int] | None) -> bool:
-        path = self.path(blob)
-        if not path.is_file():
-            return False
-        # A copied home has other times and inodes: then the bytes decide.
-        return _status(path) == recorded or self._present(blob)
-
-    def _remove_dead_temporaries(self) -> None:
-        for path in (self.home / "scratch").glob("tmp-*"):
-            pid = path.name.split("-")[1]
-            if not pid.isdigit() or not _alive(int(pid)):
-                with suppress(OSError):  # another process may be cleaning up too
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise EngcmpError("the store was opened for reading", where=str(self.home), remedy="report this fault")
 
 
-def read_head(path: Path, study: str, arm_folder: str | None, artifact: str) -> str:
-    """The receipt hash in a head file. Raises EngcmpError unless the bytes are exactly what `set_head` writes for that place."""
-    data = path.read_bytes()
-    try:
-        sha256 = str(json.loads(data)["receipt_sha256"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise EngcmpError("head is damaged", where=str(path), remedy="restore it or run the study again") from error
-    expected = {
-        "schema": _HEAD_SCHEMA,
-        "study": study,
-        "arm_folder": arm_folder or STUDY_WIDE,
-        "artifact": artifact,
-        "receipt_sha256": sha256,
-    }
-    if data != canonical_bytes(expected):
-        raise EngcmpError("head was changed after it was written", where=str(path), remedy="restore it from a copy")
+def head_bytes(place: Place, receipt_sha256: str) -> bytes:
+    """A head file, to the byte."""
+    return canonical_bytes({"schema": _HEAD_SCHEMA, **asdict(place), "receipt_sha256": receipt_sha256})
+
+
+def read_head(path: Path, place: Place) -> str:
+    """The receipt hash in a head file. Raises EngcmpError unless it is an ordinary file of exactly the bytes for that place."""
+    data = _read(path, "head")
+    head = parse_canonical(data, what="head", where=str(path), remedy=_AGAIN)
+    sha256 = str(head.get("receipt_sha256"))
+    if SHA256.fullmatch(sha256) is None or data != head_bytes(place, sha256):
+        raise EngcmpError("head was changed after it was written", where=str(path), remedy=_AGAIN)
     return sha256
 
 
-@contextmanager
-def disk_errors(where: Path) -> Iterator[None]:
-    """Turn a full disk, a quota or a read-only store into an EngcmpError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise EngcmpError(
-                "the disk is full",
-                where=str(where),
-                remedy="free space and start again: what is complete is kept and nothing half written remains",
-            ) from error
-        if error.errno in (errno.EROFS, errno.EACCES):
-            raise EngcmpError(
-                "cannot write there", where=str(where), remedy="make the folder writable or set ENGCMP_HOME"
-            ) from error
-        raise
-
-
-def require_space(folder: Path, needed_bytes: int, what: str) -> None:
-    """Refuse early where `folder`'s file system has less than `needed_bytes` free."""
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise EngcmpError(
-            f"{what} needs {needed_bytes / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free",
-            where=str(folder),
-            remedy="free space, or set ENGCMP_HOME to a folder on a larger disk",
-        )
-
-
-def _status(path: Path) -> list[int]:
+def file_status(path: Path) -> list[int] | None:
+    """Size, mtime, ctime and inode of an ordinary file; None for anything else. Raises OSError for what cannot be looked at."""
+    if path.is_symlink() or not path.is_file():
+        return None
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _blobs_of(receipt: Mapping[str, Any]) -> list[Blob]:
+    return [Blob(output["sha256"], output["bytes"], output["suffix"]) for output in receipt["outputs"]]
 
 
-def _alive(pid: int) -> bool:
+def _name(blob: Blob) -> str:
+    return f"{blob.sha256}.{blob.suffix}"
+
+
+def _read(path: Path, what: str) -> bytes:
+    """The bytes of an ordinary file; a pipe or device in its place would block or never end."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        if file_status(path) is None:
+            raise EngcmpError(f"{what} is missing or not an ordinary file", where=str(path), remedy=_AGAIN)
+        return path.read_bytes()
+    except OSError as error:
+        raise EngcmpError(f"{what} cannot be read: {error.strerror}", where=str(path), remedy=_AGAIN) from error

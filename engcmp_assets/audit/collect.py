@@ -47,8 +47,10 @@ def unreached(store: Store) -> Unreached:
             kept_files |= {(output["sha256"], output["suffix"]) for output in receipt["outputs"]}
     kept_files |= set(_parts(store))
     files = [blob for blob in _stored(store) if (blob.sha256, blob.suffix) not in kept_files]
-    receipts = [path.stem for path in sorted((store.home / "receipts").glob("*.json")) if path.stem not in kept_receipts]
-    return Unreached(tuple(files), tuple(name for name in receipts if not _is_tombstone(store, name)))
+    receipts = [
+        path.stem for path in sorted((store.home / "receipts").glob("*.json")) if path.stem not in kept_receipts
+    ]
+    return Unreached(tuple(files), tuple(receipts))
 
 
 def remove(store: Store, found: Unreached, *, removed_at: str) -> str:
@@ -59,7 +61,7 @@ def remove(store: Store, found: Unreached, *, removed_at: str) -> str:
         "files": [{"sha256": blob.sha256, "bytes": blob.bytes, "suffix": blob.suffix} for blob in found.files],
         "receipts": list(found.receipts),
     }
-    sha256 = store.write_receipt(tombstone)
+    sha256 = store.bury(tombstone)
     for blob in found.files:
         store.path(blob).unlink(missing_ok=True)
     for name in found.receipts:
@@ -94,11 +96,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
     except ValueError as error:
-        raise EngcmpError("not readable, so nothing is collected", where=str(path), remedy="remove this file") from error
-
-
-def _is_tombstone(store: Store, name: str) -> bool:
-    try:
-        return bool(json.loads(store.receipt_path(name).read_bytes()).get("schema") == TOMBSTONE_SCHEMA)
-    except (ValueError, AttributeError):
-        return False
+        raise EngcmpError(
+            "not readable, so nothing is collected", where=str(path), remedy="remove this file"
+        ) from error

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.kernel.receipts import check_receipt
+from engcmp_assets.kernel.receipts import check_receipt, part_id
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.store import STUDY_WIDE, Store, read_head
+from engcmp_resources.store import STUDY_WIDE, Place, Store, read_head
+
+Receipt = Mapping[str, Any]
+# What a receipt that was answered from the store takes over from the one that did the work.
+_TAKEN_OVER = ("artifact", "task_key", "content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,106 +29,155 @@ class Problem:
 
 @dataclass(slots=True)
 class Reached:
-    """The heads of a study (place to receipt hash) and every receipt that they reach (hash to receipt)."""
+    """The heads of a study with their receipt hashes, the receipts that they reach, and the others of the study (both by hash)."""
 
-    heads: dict[tuple[str, str], str] = field(default_factory=dict)
-    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    heads: dict[Place, str] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    history: dict[str, Receipt] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def current(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The receipts that heads point to, each with its hash."""
-        for sha256 in self.heads.values():
+    def current(self) -> Iterator[tuple[Place, str, Receipt]]:
+        """The receipts that heads point to, each with its place and hash."""
+        for place, sha256 in self.heads.items():
             if sha256 in self.receipts:
-                yield sha256, self.receipts[sha256]
+                yield place, sha256, self.receipts[sha256]
+
+    def of(self, place: Place) -> Receipt | None:
+        """The current receipt of `place`, if it has a sound one."""
+        return self.receipts.get(self.heads.get(place, ""))
 
 
-def reached_from_heads(store: Store, study: str) -> Reached:
-    """Follow every head of `study` through its receipt's inputs; problems are collected, not raised."""
-    reached = Reached()
-    root = store.home / "heads" / study
-    for path in sorted(root.rglob("*")):
-        if path.is_dir():
-            continue
-        arm_folder, artifact = path.relative_to(root).parts[0], "/".join(path.relative_to(root).parts[1:])
-        if not artifact.endswith(".json"):
-            reached.problems.append(Problem(_shown(store, path), "not a head: remove it"))
-            continue
-        try:
-            sha256 = read_head(path, study, arm_folder, artifact.removesuffix(".json"))
-        except (EngcmpError, OSError) as error:
-            reached.problems.append(Problem(_shown(store, path), str(error)))
-            continue
-        receipt = _follow(store, reached, sha256, needed_by=_shown(store, path))
-        owner = _folder(receipt["arm"]) if receipt else arm_folder
-        if receipt and (receipt["study"], owner, f"{receipt['artifact']}.json") != (study, arm_folder, artifact):
-            reached.problems.append(
-                Problem(_shown(store, path), f"points to the receipt of another artifact, {sha256[:12]}")
-            )
-        reached.heads[(arm_folder, artifact.removesuffix(".json"))] = sha256
-    return reached
+def place_of(receipt: Receipt) -> Place:
+    """Where the head of a receipt lies."""
+    return Place(receipt["study"], folder_of(receipt["arm"]), receipt["artifact"])
 
 
-def orphaned_heads(store: Store, study: str, reached: Reached) -> list[Problem]:
-    """Artifacts that have receipts of this study but no head: evidence that was taken away."""
-    missing = {}
-    for path in sorted((store.home / "receipts").glob("*.json")):
-        try:
-            receipt = json.loads(path.read_bytes())
-            place = (_folder(receipt["arm"]), receipt["artifact"])
-        except (ValueError, KeyError, TypeError):
-            missing[path.name] = Problem(_shown(store, path), "not a receipt, or damaged")
-            continue
-        if receipt["study"] == study and place not in reached.heads:
-            head = store.head_path(study, place[0], place[1])
-            missing[str(head)] = Problem(
-                _shown(store, head), f"head is missing, though receipt {path.stem[:12]} exists; run the study again"
-            )
-    return list(missing.values())
-
-
-def _follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> dict[str, Any] | None:
-    """Read a receipt and all that it names. Receipts form a chain by hash, so this ends."""
-    if sha256 in reached.receipts:
-        return reached.receipts[sha256]
-    path = store.receipt_path(sha256)
-    try:
-        receipt = store.read_receipt(sha256)
-        check_receipt(receipt, where=_shown(store, path))
-    except (EngcmpError, ValueError, KeyError, TypeError) as error:
-        reached.problems.append(Problem(_shown(store, path), f"{error} (needed by {needed_by})"))
-        return None
-    reached.receipts[sha256] = receipt
-    for item in receipt["inputs"]:
-        source = _follow(store, reached, item["receipt_sha256"], needed_by=_shown(store, path))
-        if source and (source["artifact"], source["arm"], source["content_id"]) != (
-            item["artifact"],
-            item["arm"],
-            item["content_id"],
-        ):
-            reached.problems.append(
-                Problem(_shown(store, path), f"its input {item['artifact']} is not what that receipt says")
-            )
-    if receipt["answered_by"]:
-        _follow(store, reached, receipt["answered_by"], needed_by=_shown(store, path))
-    return receipt
-
-
-def leads_to_frozen(reached: Reached, receipt: Mapping[str, Any]) -> bool:
-    """Whether a receipt's inputs lead to a frozen_protocol receipt of the same frozen hash."""
-    queue = [receipt]
-    while queue:
-        item = queue.pop()
-        if item["artifact"] == "frozen_protocol":
-            return bool(item["frozen_sha256"] == receipt["frozen_sha256"])
-        queue += [
-            reached.receipts[i["receipt_sha256"]] for i in item["inputs"] if i["receipt_sha256"] in reached.receipts
-        ]
-    return False
-
-
-def _folder(arm: str | None) -> str:
+def folder_of(arm: str | None) -> str:
+    """The folder of an arm, as receipts name it."""
     return STUDY_WIDE if arm is None else arm.replace("/", "~")
 
 
-def _shown(store: Store, path: Path) -> str:
-    return str(path.relative_to(store.home))
+def shown(store: Store, path: Path) -> str:
+    """A path as problems name it: below ENGCMP_HOME, on one line whatever its name is."""
+    text = str(path.relative_to(store.home))
+    return text if text.isprintable() else ascii(text)
+
+
+def reached_from_heads(store: Store, study: str) -> Reached:
+    """Follow every head of `study` through its receipt's inputs, and read every other receipt; problems are collected, not raised."""
+    reached = Reached()
+    root = store.home / "heads" / study
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        parts = path.relative_to(root).parts
+        name = "/".join(parts[1:])
+        if not name.endswith(".json"):
+            reached.problems.append(Problem(shown(store, path), "not a head: remove it"))
+            continue
+        place = Place(study, parts[0], name.removesuffix(".json"))
+        try:
+            sha256 = read_head(path, place)
+        except EngcmpError as error:
+            reached.problems.append(Problem(shown(store, path), error.what))
+            continue
+        reached.heads[place] = sha256
+        _follow(store, reached, sha256, needed_by=shown(store, path))
+        receipt = reached.receipts.get(sha256)
+        if not store.receipt_path(sha256).exists():
+            reached.problems.append(Problem(shown(store, path), f"points to receipt {sha256[:12]}, which is missing"))
+        elif receipt and place_of(receipt) != place:
+            what = f"points to receipt {sha256[:12]}, which is of {receipt['artifact']} of {receipt['arm'] or receipt['study']}"
+            reached.problems.append(Problem(shown(store, path), what))
+    _read_history(store, study, reached)
+    return reached
+
+
+def _follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> None:
+    """Read a receipt and all that it names. Receipts form a chain by hash, so this ends."""
+    queue = [(sha256, needed_by)]
+    while queue:
+        sha256, needed_by = queue.pop()
+        if sha256 in reached.receipts:
+            continue
+        name = shown(store, store.receipt_path(sha256))
+        try:
+            receipt = _read(store, sha256)
+        except EngcmpError as error:
+            reached.problems.append(Problem(name, f"{error.what} (needed by {needed_by})"))
+            continue
+        reached.receipts[sha256] = receipt
+        queue += [(item["receipt_sha256"], name) for item in receipt["inputs"]]
+        if receipt["answered_by"]:
+            queue.append((receipt["answered_by"], name))
+
+
+def _read(store: Store, sha256: str) -> Receipt:
+    receipt = store.read_receipt(sha256)
+    check_receipt(receipt, where=shown(store, store.receipt_path(sha256)))
+    return receipt
+
+
+def _read_history(store: Store, study: str, reached: Reached) -> None:
+    """Every receipt that no head reaches: its bytes must have the hash of its name too."""
+    known = {problem.file for problem in reached.problems}
+    folder = store.home / "receipts"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.stem in reached.receipts or shown(store, path) in known:
+            continue
+        try:
+            if path.suffix != ".json":
+                raise EngcmpError("not a receipt")
+            receipt = _read(store, path.stem)
+        except EngcmpError as error:
+            what = f"{error.what}; no current result needs it: restore it from a copy, or remove it"
+            reached.problems.append(Problem(shown(store, path), what))
+            continue
+        if receipt["study"] == study:
+            reached.history[path.stem] = receipt
+
+
+def link_problems(store: Store, reached: Reached) -> Iterator[Problem]:
+    """Every way in which a reached receipt says something else of another receipt than that one itself."""
+    for sha256, receipt in reached.receipts.items():
+        name = shown(store, store.receipt_path(sha256))
+        for item in receipt["inputs"]:
+            source = reached.receipts.get(item["receipt_sha256"])
+            if source is not None:
+                yield from (Problem(name, what) for what in _input_faults(receipt, item, source))
+        maker = reached.receipts.get(receipt["answered_by"] or "")
+        if maker is not None:
+            odd = [key for key in _TAKEN_OVER if receipt[key] != maker[key]]
+            if odd or maker["answered_by"]:
+                yield Problem(
+                    name, f"was answered from another receipt, and differs from it in {', '.join(odd) or 'kind'}"
+                )
+
+
+def _input_faults(receipt: Receipt, item: Receipt, source: Receipt) -> Iterator[str]:
+    names = ("artifact", "arm", "content_id")
+    if source["study"] != receipt["study"] or any(source[name] != item[name] for name in names):
+        yield f"its input {item['artifact']} is not what that receipt says"
+        return
+    try:
+        part = part_id(source, item["uses"])
+    except EngcmpError as error:
+        yield error.what
+        return
+    if part != item["part_id"]:
+        yield f"what it used of its input {item['artifact']} is not what that receipt says"
+
+
+def leads_to_frozen(reached: Reached, receipt: Receipt) -> bool:
+    """Whether a receipt's inputs all are of its frozen hash, and lead to that of the frozen protocol."""
+    queue, found = [receipt], False
+    seen: set[str] = set()
+    while queue:
+        item = queue.pop()
+        if item["frozen_sha256"] != receipt["frozen_sha256"]:
+            return False
+        found = found or item["artifact"] == "frozen_protocol"
+        hashes = {entry["receipt_sha256"] for entry in item["inputs"]} - seen
+        seen |= hashes
+        queue += [reached.receipts[sha256] for sha256 in hashes if sha256 in reached.receipts]
+    return found

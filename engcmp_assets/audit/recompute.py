@@ -1,55 +1,129 @@
-"""Recompute every published figure from the row files, by the same functions that made it, and hold it against what is stored."""
+"""Make every artifact again that follows from others, by the same functions, and hold it against what is stored.
+
+Taken as given are the engine's and the reference's row files and what an engine said of its starts; everything else follows.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engcmp_assets.audit.reached import Reached
-from engcmp_assets.comparisons.pairs import not_comparable, pair_document
-from engcmp_assets.kernel.looks import declared_looks
-from engcmp_assets.kernel.names import PANEL, SCORED_ROWS
+from engcmp_assets.audit.reached import Reached, Receipt
+from engcmp_assets.captured_rows.journalled import launches_of
+from engcmp_assets.captured_rows.step import captured_made
+from engcmp_assets.engine_launch.step import launch_made, launch_spec
+from engcmp_assets.kernel.names import LAUNCH, captured_rows
+from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.records import ArmKey, plain
-from engcmp_assets.kernel.row_table import RowTable, row_table
-from engcmp_assets.kernel.tables import read_parquet
-from engcmp_assets.kernel.work import Done, Session, Work, output_blob
-from engcmp_assets.publication.step import summary_document
-from engcmp_assets.scores.step import scored_table
-from engcmp_assets.steps import BY_ARTIFACT
-from engcmp_assets.summaries.figures import arm_figures
-from engcmp_assets.tails.step import tails_of
+from engcmp_assets.kernel.row_measures import score_rows
+from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.tables import parquet_columns, read_parquet
+from engcmp_assets.kernel.window_files import read_full
+from engcmp_assets.kernel.work import Done, Made, Session, Work, output_blob
+from engcmp_assets.reference_rows.step import output_name
+from engcmp_assets.steps import step_named, steps_of
+from engcmp_resources.canonical import sha256_bytes
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.row_files import row_hashes
+from engcmp_resources.store import Store
 
 # Elementary functions differ between processors in the last bits; anything larger is another result.
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+_SHOWN = 3  # differences of one output that are told
+_PICTURE = re.compile(r"data:image/[a-z+]+;base64,[A-Za-z0-9+/=]*|<svg.*?</svg>", re.DOTALL)
+_GIVEN = "sources"  # what came from outside: held against its pins, not made again
+# What a forged file can break in functions that were written for sound ones. Whatever it breaks is a finding.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, StopIteration, TypeError, ValueError)
+
+
+def recomputed(study: Study) -> list[str]:
+    """The artifacts that are made again, in the order of the graph: the first difference told is the one that others follow from."""
+    return [step.artifact for step in steps_of(study) if step.artifact != _GIVEN]
+
+
+class Evidence(Store):
+    """The store as an auditor uses it: it writes nothing, and takes no result from the index."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, read_only=True)
+
+    def part(self, key: str) -> bytes | None:
+        """None: parts are made again."""
+        del key
+        return None
+
+    def keep_part(self, key: str, data: bytes) -> None:
+        """Nothing is kept."""
 
 
 def recompute(session: Session, reached: Reached, sha256: str) -> Iterator[str]:
-    """Yield every way in which the receipt's stored figures differ from what its inputs give; nothing for other artifacts."""
+    """Yield every way in which the receipt's results differ from what its inputs give.
+
+    What several arms share (one task) is made once for each receipt that claims it: it costs little, and each is evidence.
+    """
     receipt = reached.receipts[sha256]
-    work = _work(session, reached, receipt)
-    artifact = receipt["artifact"]
-    if artifact == "scores":
-        fresh, _ = scored_table(work, session.study.panel(PANEL))
-        yield from _table_differences(fresh, read_parquet(_own(work, receipt, SCORED_ROWS)))
-    elif artifact == "tails":
-        blob = output_blob(work.receipt("scores"), SCORED_ROWS)
-        tails = tails_of(work.store.path(blob), blob.sha256, session.study.protocol.panels[PANEL].roles)
-        yield from differences(plain(tails), _json(work, receipt, "tails.json"), "tails.json")
-    elif artifact == "summaries":
-        arm = ArmKey.parse(receipt["arm"])
-        table = _rows(work, arm)
-        looks = declared_looks(session.study.protocol.statistics, table.populations())
-        fresh_figures = plain(arm_figures(session.study.protocol.study, arm, table, looks))
-        yield from differences(fresh_figures, _json(work, receipt, "summary.json")["figures"], "summary.json")
-        yield from differences(fresh_figures, receipt["figures"], "the receipt's figures")
-    elif artifact == "comparisons":
-        yield from differences(_pairs(work), _json(work, receipt, "comparisons.json")["pairs"], "comparisons.json")
-    elif artifact == "publication":
-        yield from differences(summary_document(work), _json(work, receipt, "SUMMARY.json"), "SUMMARY.json")
+    try:
+        yield from _differences_of(_work(session, reached, receipt), receipt)
+    except EngcmpError as error:
+        yield f"cannot be made again: {error.what}" + (f" ({error.where})" if error.where else "")
+    except _BROKEN as error:
+        yield f"cannot be made again: {type(error).__name__}: {error}"
+
+
+def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:
+    if receipt["artifact"] == "reference_rows":
+        yield from _reference_differences(work, receipt)
+        return
+    if receipt["artifact"] == LAUNCH:
+        made = _launch(work, receipt)
+    elif receipt["artifact"].startswith(captured_rows("")):
+        made = _captured(work, receipt)
+    else:
+        made = work.step.make(work)
+    yield from _product_differences(work, receipt, made)
+    yield from differences(plain(list(made.figures)), receipt["figures"], "the receipt's figures")
+    yield from differences(sorted(made.flags), receipt["flags"], "the receipt's flags")
+    outcomes = {check.name: check.passed for check in made.checks}
+    yield from differences(
+        outcomes, {check["name"]: check["passed"] for check in receipt["checks"]}, "the receipt's checks"
+    )
+
+
+def _product_differences(work: Work, receipt: Receipt, made: Made) -> Iterator[str]:
+    stored = {output["name"]: output for output in receipt["outputs"]}
+    fresh = {product.name: product for product in made.products}
+    if set(stored) != set(fresh):
+        yield f"outputs {', '.join(sorted(set(stored) ^ set(fresh))[:_SHOWN])} are missing or too many"
+        return
+    for name, product in fresh.items():
+        output = stored[name]
+        if (product.suffix, product.role, product.rows) != (output["suffix"], output["role"], output["rows"]):
+            yield f"{name} is another kind of output than its step makes"
+        elif isinstance(product.content, bytes) and sha256_bytes(product.content) != output["sha256"]:
+            found = list(_content_differences(product.suffix, product.content, _path(work, receipt, name), name))
+            yield from found[:_SHOWN]
+            if len(found) > _SHOWN:
+                yield f"{name}: {len(found) - _SHOWN} more differences"
+
+
+def _content_differences(suffix: str, fresh: bytes, path: Path, name: str) -> Iterator[str]:
+    if suffix == "json":
+        yield from differences(json.loads(fresh), json.loads(path.read_bytes()), name)
+    elif suffix == "parquet":
+        yield from _table_differences(parquet_columns(fresh), read_parquet(path), name)
+    elif suffix in ("md", "html"):
+        # Pictures are drawn by libraries whose bytes differ between machines; the numbers beside them do not.
+        texts = [_PICTURE.sub("", data.decode("utf-8")).splitlines() for data in (fresh, path.read_bytes())]
+        if texts[0] != texts[1]:
+            pairs = zip(*texts, strict=False)
+            line = next((index for index, pair in enumerate(pairs) if pair[0] != pair[1]), min(map(len, texts)))
+            yield f"{name}: line {line + 1} differs from the page that SUMMARY.json gives"
 
 
 def differences(fresh: Any, stored: Any, place: str) -> Iterator[str]:
@@ -63,7 +137,7 @@ def differences(fresh: Any, stored: Any, place: str) -> Iterator[str]:
     elif _number(fresh) and _number(stored):
         if not math.isclose(fresh, stored, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE):
             yield f"{place}: recomputed {fresh!r}, stored {stored!r}"
-    elif fresh != stored:
+    elif type(fresh) is not type(stored) or fresh != stored:
         yield f"{place}: recomputed {str(fresh)[:60]!r}, stored {str(stored)[:60]!r}"
 
 
@@ -71,60 +145,94 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _table_differences(fresh: Mapping[str, list[Any]], stored: Mapping[str, Any]) -> Iterator[str]:
-    if set(fresh) != set(stored):
-        yield f"columns {sorted(set(fresh) ^ set(stored))} differ"
+def _table_differences(fresh: Mapping[str, Any], stored: Mapping[str, Any], place: str) -> Iterator[str]:
+    if list(fresh) != list(stored):
+        yield f"{place}: columns {sorted(set(fresh) ^ set(stored)) or 'in another order'} differ"
         return
-    for name, values in fresh.items():
-        one, other = np.asarray(values), np.asarray(stored[name])
-        if one.shape != other.shape:
-            yield f"column {name}: recomputed {one.shape}, stored {other.shape}"
-        elif one.dtype.kind == "f":
-            bad = ~np.isclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE)
-            if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                yield f"column {name}, line {row}: recomputed {one[row]!r}, stored {other[row]!r}"
-        elif one.tolist() != other.tolist():
-            yield f"column {name}: recomputed values differ from the stored ones"
-
-
-def _pairs(work: Work) -> list[dict[str, Any]]:
-    protocol = work.study.protocol
-    pairs = []
-    for plan in protocol.comparisons:
-        arms = [ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline)]
-        absent = [arm for arm in arms if ("scores", str(arm)) not in work.inputs]
-        if absent:
-            reason = f"{absent[0]} was not measured yet: engcmp run {protocol.study} --arm {absent[0]}"
-            pairs.append(not_comparable(plan, reason))
+    for name, one in fresh.items():
+        other = np.asarray(stored[name])
+        if one.shape != other.shape or one.dtype != other.dtype:
+            yield f"{place}: column {name}: recomputed {one.dtype} {one.shape}, stored {other.dtype} {other.shape}"
             continue
-        candidate, baseline = (_rows(work, arm) for arm in arms)
-        looks = declared_looks(protocol.statistics, candidate.populations())
-        pairs.append(pair_document(protocol, plan, candidate, baseline, looks))
-    return pairs
+        if one.dtype.kind == "f":
+            bad = ~np.isclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+        else:
+            bad = np.asarray([a != b for a, b in zip(one.tolist(), other.tolist(), strict=True)], dtype=bool)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            yield f"{place}: column {name}, line {row}: recomputed {one[row]!r}, stored {other[row]!r}"
 
 
-def _rows(work: Work, arm: ArmKey) -> RowTable:
-    protocol = work.study.protocol
-    columns = read_parquet(work.file("scores", SCORED_ROWS, arm))
-    return row_table(
-        columns, protocol.statistics.measures, roles=protocol.panels[PANEL].roles, where=f"scores of {arm}"
-    )
+def _launch(work: Work, receipt: Receipt) -> Made:
+    panels = [work.study.panel(name) for name in work.study.protocol.panels]
+    starts = json.loads(_path(work, receipt, "starts.json").read_bytes())
+    return launch_made(launch_spec(work, panels[0]), starts, len(passes(panels)))
 
 
-def _work(session: Session, reached: Reached, receipt: Mapping[str, Any]) -> Work:
+def _captured(work: Work, receipt: Receipt) -> Made:
+    """The capture as its row files have it: every launch, repeat and window of the plan, and the hash of each raw row.
+
+    A top-K panel keeps no raw rows: there the hashes that were taken at capture are the engine's word.
+    """
+    panel = work.study.panel(receipt["artifact"].rpartition("/")[2])
+    table = read_parquet(_path(work, receipt, "capture.parquet"))
+    keys = zip(table["run"].tolist(), table["window_id"].tolist(), table["position"].tolist(), strict=True)
+    told = dict(zip(keys, table["raw_row_sha256"].tolist(), strict=True))
+    places = zip(table["launch"].tolist(), table["window_id"].tolist(), strict=True)
+    starts = dict(zip(places, table["start"].tolist(), strict=True))
+    hashed: dict[str, list[str]] = {}
+    entries = []
+    for launch in launches_of(work.study.protocol):
+        for window in panel.windows if panel.panel in launch.panels else ():
+            repeats = []
+            for repeat in range(1, launch.repeats + 1):
+                run = f"{launch.number}.{repeat}"
+                blob = output_blob(receipt, f"rows/{run}/{window.window_id}")
+                if panel.reference != "full":
+                    hashes = [told[(run, window.window_id, row)] for row in window.positions]
+                elif blob.sha256 in hashed:
+                    hashes = hashed[blob.sha256]
+                else:
+                    hashes = row_hashes(read_full(work.store.path(blob), window, vocab=panel.vocab))
+                    hashed[blob.sha256] = hashes
+                files = {panel.panel: {"sha256": blob.sha256, "bytes": blob.bytes}}
+                by_row = {str(row): digest for row, digest in zip(window.positions, hashes, strict=True)}
+                repeats.append({"files": files, "row_sha256": by_row})
+            entries.append(
+                {
+                    "path": launch.path, "launch": launch.number, "start": starts[(launch.number, window.window_id)],
+                    "window": window.window_id, "panels": [panel.panel], "repeats": repeats,
+                }
+            )  # fmt: skip
+    return captured_made(panel, entries)
+
+
+def _reference_differences(work: Work, receipt: Receipt) -> Iterator[str]:
+    """The table beside the reference's rows, at the rows that are kept in full; the rows themselves are the reference's word."""
+    stored = read_parquet(_path(work, receipt, "reference.parquet"))
+    keys = zip(stored["window_id"].tolist(), stored["position"].tolist(), strict=True)
+    lines = {key: line for line, key in enumerate(keys)}
+    names = ("reference_nll", "reference_entropy", "reference_top_id", "reference_top_probability")
+    for name in work.study.protocol.panels:
+        panel = work.study.panel(name)
+        for window in panel.windows if panel.reference == "full" else ():
+            logits = read_full(_path(work, receipt, output_name(name, window.window_id)), window, vocab=panel.vocab)
+            scores = score_rows(logits, logits, window.next_tokens, where=f"window {window.window_id}")
+            own = [lines[(window.window_id, row)] for row in window.positions]
+            fresh = {column: np.asarray(getattr(scores, column)) for column in names}
+            place = f"reference.parquet, panel {name}, window {window.window_id}"
+            yield from _table_differences(fresh, {column: stored[column][own] for column in names}, place)
+
+
+def _work(session: Session, reached: Reached, receipt: Receipt) -> Work:
     """The work of a receipt as it was: its inputs are the receipts that it names, not today's heads."""
     inputs = {
         (item["artifact"], item["arm"]): Done(reached.receipts[item["receipt_sha256"]], item["receipt_sha256"], True)
         for item in receipt["inputs"]
     }
     arm = ArmKey.parse(receipt["arm"]) if receipt["arm"] else None
-    return Work(session, BY_ARTIFACT[receipt["artifact"]], arm, inputs, receipt["task_key"])
+    return Work(session, step_named(session.study, receipt["artifact"]), arm, inputs, receipt["task_key"])
 
 
-def _own(work: Work, receipt: Mapping[str, Any], name: str) -> Any:
+def _path(work: Work, receipt: Receipt, name: str) -> Path:
     return work.store.path(output_blob(receipt, name))
-
-
-def _json(work: Work, receipt: Mapping[str, Any], name: str) -> Any:
-    return json.loads(_own(work, receipt, name).read_bytes())

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from engcmp_assets.audit.reached import Problem, Reached, leads_to_frozen, orphaned_heads, reached_from_heads
-from engcmp_assets.audit.recompute import recompute
+from engcmp_assets.audit.claims import claim_problems
+from engcmp_assets.audit.reached import Problem, Reached, Receipt, link_problems, reached_from_heads, shown
+from engcmp_assets.audit.recompute import recompute, recomputed
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
-from engcmp_assets.frozen_protocol.freezing import check_versions
+from engcmp_assets.frozen_protocol.freezing import check_versions, frozen_differences
 from engcmp_assets.kernel.progress import Progress, Say
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Session
-from engcmp_resources.canonical import sha256_file
+from engcmp_resources.canonical import sha256_of
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.store import Blob, Store
-
-_RECOMPUTED = ("scores", "tails", "summaries", "comparisons", "publication")
+from engcmp_resources.places import FROZEN_FILE
+from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,133 +35,133 @@ class Verification:
 
 
 def verify(study: Study, store: Store, say: Say, clock_ns: Callable[[], int]) -> Verification:
-    """Check everything that the heads of `study` reach. Problems are collected and name their file; nothing is changed.
+    """Check everything that the heads of `study` reach, and the study's older receipts. Problems name their file; nothing is changed.
 
     Raises EngcmpError only where there is nothing to verify.
     """
-    problems = _protocol_problems(study)
+    protocol_problems = _protocol_problems(study)
     reached = reached_from_heads(store, study.folder.name)
-    if not reached.heads and not reached.problems:
+    problems = [*protocol_problems, *reached.problems, *link_problems(store, reached)]
+    if not (reached.heads or reached.history or problems):
         raise EngcmpError(
-            f"no result of {study.folder.name} in this store",
-            where=str(store.home),
+            f"no result of {study.folder.name} in this store", where=str(store.home),
             remedy=f"`engcmp run {study.folder.name}`",
-        )
-    problems += reached.problems + orphaned_heads(store, study.folder.name, reached)
-    problems += _chain_problems(store, study, reached)
+        )  # fmt: skip
     files, size, bad_files = _file_problems(store, reached, say, clock_ns)
-    problems += bad_files + _view_problems(store, study, reached)
+    problems += [*bad_files, *_view_problems(store, reached)]
+    if not protocol_problems:  # claims can only be held against the protocol that was frozen
+        problems += claim_problems(store, study, reached)
     recomputed = 0
     if not problems:  # a figure from damaged evidence would only repeat the damage
-        session = Session(study, store, "verify", say)
-        for sha256, receipt in sorted(reached.current(), key=lambda item: _order(item[1])):
-            if receipt["artifact"] not in _RECOMPUTED:
-                continue
-            recomputed += 1
-            name = f"receipts/{sha256}.json"
-            owner = f"{receipt['artifact']} of {receipt['arm'] or 'the study'}"
-            problems += [Problem(name, f"{owner}: {text}") for text in recompute(session, reached, sha256)]
-    figures = {figure["figure_id"] for _, receipt in reached.current() for figure in receipt["figures"]}
+        chosen = [item for item in reached.current() if _is_recomputed(study, item[0])]
+        problems += _recompute_problems(Session(study, store, "verify", say), reached, chosen)
+        recomputed = len(chosen)
     return Verification(
         frozen_sha256=str((study.frozen or {}).get("frozen_sha256", "")),
-        receipts=len(reached.receipts),
+        receipts=len(reached.receipts) + len(reached.history),
         files=files,
         bytes=size,
         artifacts_recomputed=recomputed,
-        figures=len(figures),
+        figures=len({figure["figure_id"] for _, _, receipt in reached.current() for figure in receipt["figures"]}),
         problems=tuple(problems),
         not_made=tuple(_not_made(study, reached)) if not problems else (),
     )
 
 
 def _protocol_problems(study: Study) -> list[Problem]:
+    if study.frozen is None:
+        return [Problem(str(study.folder / FROZEN_FILE), "the study is not frozen")]
+    found = [Problem(str(study.folder / name), what) for name, what in frozen_differences(study.files, study.frozen)]
+    if found:
+        return found
     try:
-        study.require_frozen()
-        check_versions(study.frozen or {}, frozen_versions(), conformance_values(), where=str(study.folder))
+        check_versions(study.frozen, frozen_versions(), conformance_values(), where=str(study.folder))
+        _ = study.protocol
     except EngcmpError as error:
-        return [Problem(f"protocol/{study.folder.name}", str(error))]
+        return [Problem(str(study.folder / FROZEN_FILE), str(error))]
     return []
 
 
-def _chain_problems(store: Store, study: Study, reached: Reached) -> list[Problem]:
-    problems = []
-    frozen = (study.frozen or {}).get("frozen_sha256")
-    for sha256, receipt in reached.current():
-        name = f"receipts/{sha256}.json"
-        if receipt["frozen_sha256"] != frozen:
-            problems.append(
-                Problem(name, f"{receipt['artifact']} was made under another frozen hash; run the study again")
-            )
-        elif not leads_to_frozen(reached, receipt):
-            problems.append(Problem(name, f"{receipt['artifact']} does not lead to the frozen protocol"))
-        for item in receipt["inputs"]:
-            head = reached.heads.get(
-                ("_study" if item["arm"] is None else item["arm"].replace("/", "~"), item["artifact"])
-            )
-            current = reached.receipts.get(head or "")
-            if current and current["content_id"] != item["content_id"]:
-                problems.append(
-                    Problem(
-                        name, f"{receipt['artifact']} is older than its input {item['artifact']}; run the study again"
-                    )
-                )
-    return problems
+def _recompute_problems(
+    session: Session, reached: Reached, chosen: Iterable[tuple[Place, str, Receipt]]
+) -> Iterator[Problem]:
+    """In the order of the graph, so that the first problem told is the one that the others follow from."""
+    sound: set[str] = set()
+    order = recomputed(session.study)
+    for place, sha256, receipt in sorted(chosen, key=lambda item: order.index(item[0].artifact)):
+        # Arms that share a task and say the same of it are made again once.
+        same = sha256_of([receipt[name] for name in ("task_key", "outputs", "figures", "checks", "flags")])
+        if same in sound:
+            continue
+        owner = f"{place.artifact} of {receipt['arm'] or 'the study'}"
+        name = shown(session.store, session.store.receipt_path(sha256))
+        found = [Problem(name, f"{owner}: {text}") for text in recompute(session, reached, sha256)]
+        if not found:
+            sound.add(same)
+        yield from found
 
 
 def _file_problems(
     store: Store, reached: Reached, say: Say, clock_ns: Callable[[], int]
 ) -> tuple[int, int, list[Problem]]:
-    """Hash every file that a receipt names, once."""
-    blobs = {
-        Blob(output["sha256"], output["bytes"], output["suffix"])
-        for receipt in reached.receipts.values()
-        for output in receipt["outputs"]
-    }
+    """Hash every file that a receipt names, once. What no current result needs may be gone, but not changed."""
+    needed = _blobs(reached.receipts.values())
+    older = {blob for blob in _blobs(reached.history.values()) - needed if os.path.lexists(store.path(blob))}
     problems, done = [], 0
-    total = sum(blob.bytes for blob in blobs)
+    total = sum(blob.bytes for blob in needed | older)
     progress = Progress(say, "verify", "bytes", total, clock_ns)
-    for blob in sorted(blobs, key=lambda item: item.sha256):
-        path = store.path(blob)
-        name = str(path.relative_to(store.home))
-        if not path.is_file():
-            problems.append(Problem(name, "file is missing"))
-        elif path.stat().st_size != blob.bytes or sha256_file(path) != blob.sha256:
-            problems.append(Problem(name, "bytes do not have the hash of the file's name"))
+    for blob in sorted(needed | older, key=lambda item: item.sha256):
+        fault = _fault(store, blob)
+        if fault is not None:
+            rest = "" if blob in needed else "; no current result needs it: restore it from a copy, or remove it"
+            problems.append(Problem(shown(store, store.path(blob)), fault + rest))
         done += blob.bytes
         progress.update(done, "hashing files")
-    return len(blobs), total, problems
+    return len(needed | older), total, problems
 
 
-def _view_problems(store: Store, study: Study, reached: Reached) -> list[Problem]:
+def _blobs(receipts: Iterable[Receipt]) -> set[Blob]:
+    return {
+        Blob(output["sha256"], output["bytes"], output["suffix"])
+        for receipt in receipts
+        for output in receipt["outputs"]
+    }
+
+
+def _fault(store: Store, blob: Blob) -> str | None:
+    path = store.path(blob)
+    if store.holds(blob):
+        return None
+    if not os.path.lexists(path):
+        return "file is missing"
+    if path.is_symlink() or not path.is_file():
+        return "is not an ordinary file"
+    if not os.access(path, os.R_OK):
+        return "file cannot be read"
+    return "bytes do not have the hash of the file's name"
+
+
+def _view_problems(store: Store, reached: Reached) -> list[Problem]:
     """A readable name must be a link to the file that the current receipt names."""
     problems = []
-    for (folder, artifact), sha256 in reached.heads.items():
-        for output in reached.receipts.get(sha256, {}).get("outputs", []):
-            suffix, name = output["suffix"], output["name"]
-            link = (
-                store.home
-                / "views"
-                / study.folder.name
-                / folder
-                / artifact
-                / (name if name.endswith(f".{suffix}") else f"{name}.{suffix}")
-            )
-            target = store.path(Blob(output["sha256"], output["bytes"], suffix))
-            if not link.is_symlink() or link.resolve() != target.resolve():
-                problems.append(
-                    Problem(str(link.relative_to(store.home)), "is not a link to the file of the current receipt")
-                )
+    for place, _, receipt in reached.current():
+        for output in receipt["outputs"]:
+            link = store.view_path(place, output["name"], output["suffix"])
+            target = store.path(Blob(output["sha256"], output["bytes"], output["suffix"]))
+            if not link.is_symlink() or os.path.realpath(link) != os.path.realpath(target):
+                problems.append(Problem(shown(store, link), "is not a link to the file of the current receipt"))
     return problems
+
+
+def _is_recomputed(study: Study, place: Place) -> bool:
+    """Whether the artifact follows from others, and belongs to an arm that the protocol has."""
+    folders = {STUDY_WIDE, *(arm.folder for arm in study.protocol.arm_keys)}
+    return place.artifact in recomputed(study) and place.arm_folder in folders
 
 
 def _not_made(study: Study, reached: Reached) -> list[str]:
     """Arms of the protocol and results that this store does not hold."""
-    arms = [str(arm) for arm in study.protocol.arm_keys if (arm.folder, "summaries") not in reached.heads]
-    wide = [name for name in ("comparisons", "publication") if ("_study", name) not in reached.heads]
+    name = study.folder.name
+    arms = [str(arm) for arm in study.protocol.arm_keys if Place(name, arm.folder, "summaries") not in reached.heads]
+    wide = [entry for entry in ("comparisons", "publication") if Place(name, STUDY_WIDE, entry) not in reached.heads]
     return [*arms, *wide]
-
-
-def _order(receipt: dict[str, object]) -> tuple[int, str]:
-    return _RECOMPUTED.index(str(receipt["artifact"])) if receipt["artifact"] in _RECOMPUTED else -1, str(
-        receipt["arm"]
-    )

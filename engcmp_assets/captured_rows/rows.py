@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from engcmp_assets.kernel.topk_measures import reduce_rows
 from engcmp_assets.kernel.window_files import read_reference, write_full, write_kept
 from engcmp_assets.kernel.work import output_blob
 from engcmp_assets.reference_rows.step import output_name
-from engcmp_resources.engines.base import DecodingEngine, RunningEngine
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.row_files import row_hashes
 from engcmp_resources.store import Blob
@@ -26,23 +25,22 @@ Logits = npt.NDArray[np.float32]
 
 
 Taken = Mapping[str, Any]
+ComputeRows = Callable[[str, Sequence[int], Sequence[int], Path], object]
 
 
 def take_window(
-    capture: Capture, engine: RunningEngine | DecodingEngine, launch: Launch, one: Pass, earlier: Sequence[Taken]
+    capture: Capture, compute: ComputeRows, launch: Launch, one: Pass, earlier: Sequence[Taken]
 ) -> dict[str, Any]:
     """One repeat of one window: the file that each panel keeps of it, and the hash of each raw row by its position.
 
-    `earlier` are the repeats of this window that are not journalled yet.
+    `compute` is the engine's way of writing raw rows on the launch's score path; `earlier` are the window's repeats that are not
+    journalled yet.
 
     Raises EngcmpError for rows of another size or with values that no row may hold; nothing of the window is then kept.
     """
     raw = capture.work.store.temporary()
     try:
-        if launch.path == "prefill":
-            _prefilling(engine).prefill_rows(one.window_id, one.tokens, one.positions, raw)
-        else:
-            _decoding(engine).decode_rows(one.window_id, one.tokens, one.positions, raw)
+        compute(one.window_id, one.tokens, one.positions, raw)
         logits = _rows_of(capture, one, raw)
     finally:
         raw.unlink(missing_ok=True)
@@ -97,15 +95,3 @@ def _kept(capture: Capture, panel: Panel, window: Window, rows: Logits) -> dict[
         return {"sha256": blob.sha256, "bytes": blob.bytes}
     finally:
         path.unlink(missing_ok=True)
-
-
-def _prefilling(engine: RunningEngine | DecodingEngine) -> RunningEngine:
-    if not hasattr(engine, "prefill_rows"):
-        raise EngcmpError("this engine has no prefill path", remedy="this is a fault of engcmp: report it")
-    return engine
-
-
-def _decoding(engine: RunningEngine | DecodingEngine) -> DecodingEngine:
-    if not hasattr(engine, "decode_rows"):
-        raise EngcmpError("this engine has no decode path", remedy="choose an engine kind that has one")
-    return engine

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
-from engcmp_assets.captured_rows.rows import take_window
+from engcmp_assets.captured_rows.rows import ComputeRows, take_window
 from engcmp_assets.captured_rows.step import captured_made, rows_step
 from engcmp_assets.engine_launch.step import STEP as LAUNCH_STEP
 from engcmp_assets.engine_launch.step import launch_made
@@ -23,7 +23,7 @@ from engcmp_assets.kernel.progress import Progress
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, answer_from_store, prepare, record
-from engcmp_resources.engines.base import DecodingEngine, RunningEngine, start_decoder, start_engine
+from engcmp_resources.engines.base import RunningEngine, start_decoder, start_engine
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.locks import engine_lock, remove_orphans
 from engcmp_resources.store import require_space
@@ -122,23 +122,30 @@ def _run_launch(capture: Capture, arm: ArmKey, launch: Launch, environment: Mapp
     work = capture.work
     start = len(capture.starts()) + 1
     work.say(f"launch {launch.number}/{len(capture.launches)}, {launch.path}: starting {arm.engine}@{arm.version}")
-    starter = start_engine if launch.path == "prefill" else start_decoder
-    with starter(
-        work.study.protocol.engine_of(arm).kind,
-        capture.spec,
-        library=work.file("sources", LIBRARY),
-        model=work.file("sources", checkpoint_output(arm)),
-        log=capture.journal.path.with_name(f"engine-{start}.log"),
-        environment=environment,
-    ) as engine:
-        if launch.path == "prefill":
+    asked: dict[str, Any] = {
+        "library": work.file("sources", LIBRARY),
+        "model": work.file("sources", checkpoint_output(arm)),
+        "log": capture.journal.path.with_name(f"engine-{start}.log"),
+        "environment": environment,
+    }
+    kind = work.study.protocol.engine_of(arm).kind
+    if launch.path == "prefill":
+        with start_engine(kind, capture.spec, **asked) as engine:
             _refuse_other_tokens(capture, engine)
-        capture.add_start(start, launch, engine.facts)
-        ready(engine.facts)
-        _capture_windows(capture, engine, launch, start)
+            _started(capture, launch, start, engine.facts, ready)
+            _capture_windows(capture, engine.prefill_rows, launch, start)
+    else:
+        with start_decoder(kind, capture.spec, **asked) as decoder:
+            _started(capture, launch, start, decoder.facts, ready)
+            _capture_windows(capture, decoder.decode_rows, launch, start)
 
 
-def _capture_windows(capture: Capture, engine: RunningEngine | DecodingEngine, launch: Launch, start: int) -> None:
+def _started(capture: Capture, launch: Launch, start: int, facts: Mapping[str, Any], ready: Ready) -> None:
+    capture.add_start(start, launch, facts)
+    ready(facts)
+
+
+def _capture_windows(capture: Capture, compute: ComputeRows, launch: Launch, start: int) -> None:
     total, already = capture.rows_total(), capture.rows_done()
     label = f"[{capture.work.arm}] captured_rows"
     progress = Progress(capture.work.session.say, label, "rows", total, time.monotonic_ns, already)
@@ -148,7 +155,7 @@ def _capture_windows(capture: Capture, engine: RunningEngine | DecodingEngine, l
         taken: list[dict[str, Any]] = []
         for repeat in range(1, launch.repeats + 1):
             place = f"launch {launch.number}/{len(capture.launches)}, {launch.path}, window {one.window_id}"
-            taken.append(take_window(capture, engine, launch, one, taken))
+            taken.append(take_window(capture, compute, launch, one, taken))
             already += len(one.positions)
             progress.update(
                 already, f"{place} ({names.index(one.window_id) + 1}/{len(names)}), repeat {repeat}/{launch.repeats}"

@@ -90,7 +90,7 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
     paths = runs_by_path(table)
     runs = sorted(set(table["run"]))
     rows, expected = len(table["run"]), len(runs) * panel.rows
-    shares = {}
+    shares: dict[str, float] = {}
     for own in paths.values():
         hashes = _hashes(table, own)
         shares |= {f"{one} and {two}": identical_share(hashes[one], hashes[two]) for one, two in pairwise(own)}

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.trace import figures_of, trace_text
 from engcmp_assets.audit.trace import trace as find_trace
 from engcmp_assets.audit.verify import Verification
@@ -16,7 +17,6 @@ from engcmp_assets.kernel.records import plain
 from engcmp_assets.kernel.study import load_study
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
-from engcmp_resources.store import Store
 
 
 @click.command(epilog="Example: engcmp verify smollm2-cpu")
@@ -47,19 +47,24 @@ def trace(figure: str, list_all: bool, as_json: bool) -> None:
     click.echo(json.dumps(plain(found), indent=1) if as_json else trace_text(store, found))
 
 
-def _store() -> Store:
+def _store() -> Evidence:
     home = home_folder()
-    if not (home / "heads").is_dir():
+    if not any((home / name).is_dir() for name in ("heads", "receipts")):
         raise EngcmpError(
             "no results here", where=str(home), remedy="`make demo`, or set ENGCMP_HOME to where they are"
         )
-    return Store(home)
+    return Evidence(home)
 
 
 def _verification_text(study: str, result: Verification) -> str:
     if result.problems:
         lines = [f"FAILED {problem}" for problem in result.problems]
-        return "\n".join([*lines, f"{study}: {len(result.problems)} problems; nothing was changed"])
+        return "\n".join(
+            [
+                *lines,
+                f"{study}: {len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}; nothing was changed",
+            ]
+        )
     lines = [
         f"{study}: verified",
         f"  {result.files} files, {result.bytes / 1e6:,.0f} MB, and {result.receipts} receipts have the hashes of their names",

@@ -9,7 +9,6 @@ import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
 from engcmp_assets.frozen_protocol.freezing import frozen_document
-from engcmp_assets.kernel.names import PANEL
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
@@ -33,7 +32,8 @@ def freeze(study: str) -> None:
     prompts = loaded.folder / loaded.protocol.prompt_set.file
     _replace(prompts, prompt_set_bytes(loaded, Store(home_folder())))
     loaded = load_study(study)
-    loaded.panel(PANEL)  # what is frozen must be readable
+    for name in loaded.protocol.panels:
+        loaded.panel(name)  # what is frozen must be readable
     document = frozen_document(study, loaded.files, frozen_versions(), conformance_values())
     _replace(loaded.folder / FROZEN_FILE, canonical_bytes(document))
     click.echo(f"{study}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
@@ -59,10 +59,7 @@ def prompt_set_bytes(study: Study, store: Store) -> bytes:
                 remedy="leave out the characters that the vocabulary lacks",
             )
         tokens[name.removeprefix(folder).removesuffix(".txt")] = ids
-    plan = study.protocol.panels[PANEL]
-    return canonical_bytes(
-        prompt_document(tokens, vocab=tokenizer.vocab, rows_per_window=plan.rows_per_window, role=plan.roles[0])
-    )
+    return canonical_bytes(prompt_document(tokens, study.protocol, vocab=tokenizer.vocab))
 
 
 def _replace(path: Path, data: bytes) -> None:

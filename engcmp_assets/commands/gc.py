@@ -8,7 +8,7 @@ import click
 
 from engcmp_assets.audit.collect import remove, unreached
 from engcmp_assets.commands.instance import open_instance
-from engcmp_assets.lost_runs import end_lost_runs
+from engcmp_assets.graph import end_lost_runs
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.locks import engine_lock, remove_orphans
 from engcmp_resources.places import home_folder
@@ -16,20 +16,26 @@ from engcmp_resources.store import Store
 
 
 @click.command(epilog="Example: engcmp gc --files        (a dry run; add --yes to remove)")
-@click.option("--files", is_flag=True, help="Also list files and receipts that no result and no unfinished capture reaches.")
+@click.option(
+    "--files", is_flag=True, help="Also list files and receipts that no result and no unfinished capture reaches."
+)
 @click.option("--yes", is_flag=True, help="With --files: remove them. A tombstone receipt says what there was.")
 def gc(files: bool, yes: bool) -> None:
     """Clean up after runs that were killed: engine processes, Dagster runs whose process is gone, temporary files."""
     if yes and not files:
         raise click.UsageError("--yes goes with --files")
-    store = Store(home_folder())
-    found = _end_orphans()
-    found += [f"removed temporary {name}" for name in store.removed_temporaries]
+    before = _temporaries()
+    store = Store(home_folder())  # opening it removes the temporary files of processes that are gone
+    found = _end_orphans() + [f"removed temporary scratch/{name}" for name in sorted(before - _temporaries())]
     with open_instance() as instance:
         found += [f"reported as ended: run {run_id}" for run_id in end_lost_runs(instance)]
     click.echo("\n".join(found) or "no run has left anything")
     if files:
         _collect(store, yes=yes)
+
+
+def _temporaries() -> set[str]:
+    return {path.name for path in (home_folder() / "scratch").glob("tmp-*") if path.suffix != ".lock"}
 
 
 def _end_orphans() -> list[str]:
@@ -45,7 +51,9 @@ def _end_orphans() -> list[str]:
 def _collect(store: Store, *, yes: bool) -> None:
     found = unreached(store)
     for blob in found.files:
-        click.echo(f"{'removed' if yes else 'would remove'} {store.path(blob).relative_to(store.home)} ({blob.bytes:,} bytes)")
+        click.echo(
+            f"{'removed' if yes else 'would remove'} {store.path(blob).relative_to(store.home)} ({blob.bytes:,} bytes)"
+        )
     for name in found.receipts:
         click.echo(f"{'removed' if yes else 'would remove'} receipts/{name}.json")
     total = f"{len(found.files)} files, {found.bytes / 1e6:,.1f} MB, {len(found.receipts)} receipts"
@@ -53,6 +61,6 @@ def _collect(store: Store, *, yes: bool) -> None:
         click.echo(f"{total}; nothing was removed, add --yes to remove them")
     elif found.files or found.receipts:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        click.echo(f"{total} removed; tombstone receipts/{remove(store, found, removed_at=now)}.json")
+        click.echo(f"{total} removed; tombstone tombstones/{remove(store, found, removed_at=now)}.json")
     else:
         click.echo(total)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import shutil
+import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from engcmp_resources.disk import FULL_REMEDY
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.places import home_folder
 
 # Where each command lives. Loaded when called: `engcmp verify` must not wait for Dagster.
 _COMMANDS = {
@@ -20,8 +27,10 @@ _COMMANDS = {
     "trace": "audit",
     "freeze": "freeze",
     "reference": "reference",
+    "gc": "gc",
 }
 INTERRUPTED = 130
+_LEAST_FREE_BYTES = 16 << 20
 
 
 class _Lazy(click.Group):
@@ -47,6 +56,10 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit 0, 1 for an error that names its remedy, 2 for wrong usage, 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal lacks, in whatever a file holds, must not end a report in the middle.
+            stream.reconfigure(errors="backslashreplace")
     try:
         result: Any = cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except EngcmpError as error:
@@ -55,7 +68,53 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except Exception as error:  # what it stands for is looked for; any other goes on as it is
+        explained = _explained(error)
+        if explained is None:
+            raise
+        print(f"engcmp: {explained}", file=sys.stderr)
+        sys.exit(1)
+    except _interruptions():
         print("engcmp: stopped; what is complete is kept, start again to continue", file=sys.stderr)
         sys.exit(INTERRUPTED)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _interruptions() -> tuple[type[BaseException], ...]:
+    """What Ctrl-C raises. Within a run it is Dagster's own class; where Dagster was not loaded, it cannot be that one."""
+    dagster = sys.modules.get("dagster")
+    ours = (KeyboardInterrupt, click.Abort)
+    return ours if dagster is None else (*ours, dagster.DagsterExecutionInterruptedError)
+
+
+def _explained(error: BaseException) -> EngcmpError | None:
+    """The error that a user can act on behind one of another library: Dagster's database meets a full disk before we do."""
+    chain = list(_chain(error))
+    ours = next((cause for cause in chain if isinstance(cause, EngcmpError)), None)
+    if ours is not None:
+        return ours
+    full = any(isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) for cause in chain)
+    database = next((cause for cause in chain if isinstance(cause, sqlite3.Error)), None)
+    home = home_folder()
+    if full or (database is not None and ("disk is full" in str(database) or _nearly_full(home))):
+        return EngcmpError("the disk is full", where=str(home), remedy=FULL_REMEDY)
+    if database is not None:
+        return EngcmpError(
+            f"Dagster's event log cannot be used: {database}", where=str(home / "dagster"),
+            remedy="make the folder writable; if it is damaged, move it away: no result lies in it",
+        )  # fmt: skip
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:  # a chain of contexts may be a circle
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _nearly_full(folder: Path) -> bool:
+    """Whether a database would fail there: SQLite calls it an input/output error when it cannot map its index."""
+    return folder.is_dir() and shutil.disk_usage(folder).free < _LEAST_FREE_BYTES

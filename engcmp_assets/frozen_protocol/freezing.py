@@ -7,7 +7,7 @@ on a conformance vector: refactoring needs no new freeze, a changed result does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engcmp_resources.canonical import sha256_bytes, sha256_of
@@ -37,20 +37,42 @@ def frozen_document(
 
 def check_frozen(files: Mapping[str, bytes], frozen: Mapping[str, Any], *, where: str) -> None:
     """Raise EngcmpError naming the first file that was changed, added or removed since the freeze, or a damaged FROZEN.json."""
+    for name, what in frozen_differences(files, frozen):
+        remedy = f"restore it, or freeze the study anew as another protocol (`engcmp freeze {frozen.get('study')}`)"
+        raise EngcmpError(what, where=f"{where}/{name}", remedy=remedy)
+
+
+def frozen_differences(files: Mapping[str, bytes], frozen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every file that differs from the freeze, and how. Of a damaged FROZEN.json nothing else can be held against it."""
     body = {name: value for name, value in frozen.items() if name != "frozen_sha256"}
-    if frozen.get("schema") != SCHEMA or sha256_of(body) != frozen.get("frozen_sha256"):
-        raise EngcmpError("FROZEN.json was changed after the freeze", where=where, remedy="restore it from git")
+    if not _is_freeze(body) or sha256_of(body) != frozen.get("frozen_sha256"):
+        yield "FROZEN.json", "FROZEN.json was changed after the freeze"
+        return
     now = {name: sha256_bytes(data) for name, data in files.items()}
     then = frozen["files"]
     for name in sorted(set(now) | set(then)):
-        if now.get(name) == then.get(name):
-            continue
-        change = "was added" if name not in then else "is missing" if name not in now else "was edited"
-        raise EngcmpError(
-            f"protocol file {name} {change} after the freeze",
-            where=where,
-            remedy=f"restore it, or freeze the study anew as another protocol (`engcmp freeze {frozen['study']}`)",
-        )
+        if now.get(name) != then.get(name):
+            change = "was added" if name not in then else "is missing" if name not in now else "was edited"
+            yield name, f"protocol file {name} {change} after the freeze"
+
+
+def _is_freeze(body: Mapping[str, Any]) -> bool:
+    """Whether it has the form of a freeze; a forged one may have any hash and any content."""
+    tables = (body.get("files"), body.get("versions"), body.get("conformance"))
+    return (
+        set(body) == {"schema", "study", "files", "versions", "conformance"}
+        and body["schema"] == SCHEMA
+        and all(isinstance(table, dict) for table in tables)
+        and all(isinstance(entries, dict) for entries in body["versions"].values())
+        and all(_is_number(text) for text in body["conformance"].values())
+    )
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def check_versions(
@@ -61,20 +83,22 @@ def check_versions(
     where: str,
 ) -> None:
     """Raise EngcmpError naming the measure, driver or checker whose version or result differs from the freeze."""
-    for kind, entries in versions.items():
-        for name, version in entries.items():
-            then = frozen["versions"].get(kind, {}).get(name)
-            if then is not None and then != version:
+    for kind, entries in frozen["versions"].items():
+        for name, then in entries.items():
+            version = versions.get(kind, {}).get(name)
+            if version != then:
+                now = "is not in this code" if version is None else f"is version {version} in this code"
                 raise EngcmpError(
-                    f"{kind} {name} is version {version} in this code and was frozen as {then}",
+                    f"{kind} {name} {now} and was frozen as {then}",
                     where=where,
                     remedy="use the code of the freeze, or freeze the study anew",
                 )
     for name, text in frozen["conformance"].items():
         value = conformance.get(name, math.nan)
         if not math.isclose(value, float(text), rel_tol=CONFORMANCE_TOLERANCE, abs_tol=1e-12):
+            now = f"gives {value:.12g}" if name in conformance else "is not computed"
             raise EngcmpError(
-                f"{name} gives {value:.12g} on the conformance vector and gave {text} at the freeze",
+                f"{name} {now} on the conformance vector and gave {text} at the freeze",
                 where=where,
                 remedy="a changed result needs a new version and a new freeze",
             )

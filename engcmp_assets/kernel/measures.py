@@ -137,6 +137,35 @@ _ALL = (
         "next token (or those of two repeats of one engine).",
         "neither",
     ),
+    Measure(
+        "kl_coarse",
+        1,
+        "nats",
+        "KL divergence from a top-K reference",
+        "Sum over the reference's 1,024 most probable tokens, and all other tokens as one, of p (log p - log q), where p is "
+        "the reference's distribution of the next token and q the engine's. The reference's values are stored as 16-bit "
+        "numbers and scaled to sum to 1 again, so a row can read a little above its full divergence.",
+        "lower",
+    ),
+    Measure(
+        "kl_pb20",
+        1,
+        "nats",
+        "KL divergence from a top-K reference, engine's top 20",
+        "Sum over those of the engine's 20 most probable tokens that are among the reference's 1,024, and all other tokens "
+        "as one, of p (log p - log q), where p is the reference's distribution, scaled to sum to 1 as stored, and q the "
+        "engine's. The engine's share of the other tokens is 1 minus the sum of the listed ones.",
+        "lower",
+    ),
+    Measure(
+        "kl_pair_coarse",
+        1,
+        "nats",
+        "KL divergence between two captures, reference's top K",
+        "Sum over the reference's 1,024 most probable tokens, and all other tokens as one, of a (log a - log b), where a and "
+        "b are two engines' distributions of the same next token (or those of two repeats of one engine).",
+        "neither",
+    ),
 )
 
 MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
@@ -152,6 +181,9 @@ ROW_MEASURES: tuple[str, ...] = (
     "top3_contained",
 )
 """The measures with one value a row, which are columns of a row file; the others are made of these or of row hashes."""
+
+TOPK_ROW_MEASURES: tuple[str, ...] = ("kl_coarse", "kl_pb20", "nll", "top1", "entropy")
+"""The same on a panel whose reference is top-K rows."""
 
 
 def measure(measure_id: str) -> Measure:

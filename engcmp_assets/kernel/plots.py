@@ -18,16 +18,19 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
 from engcmp_assets.kernel.records import Missing
 from engcmp_resources.errors import EngcmpError
+
+Float64 = npt.NDArray[np.float64]
 
 WIDTH_PX = 800
 DPI = 110
@@ -62,10 +65,16 @@ _STYLE: Any = {
     "text.parse_math": False,
 }
 
-_LABEL_CHARACTERS = 26
+_LABEL_CHARACTERS = 32
 _NOTE_CHARACTERS = 58
+_NOTE_LINES = 3  # what the height of a row holds; the pages have the reason in full
 _FIXED_FROM = 1e4
+_THOUSAND = 1000
 _CURVE_POINTS = 800
+_LOG_RATIO = 30.0  # on a linear axis the smallest of such values would lie on the axis itself
+_BAR_IN, _DOT_IN = 0.34, 0.42  # height of a row
+_PLAIN_FROM = -3  # decimal exponent of the smallest tick that is written out
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,23 @@ def format_number(value: float) -> str:
     return f"{rounded:#.4g}".removesuffix(".")
 
 
+def format_tick(value: float) -> str:
+    """A tick of an axis: 0.001, 25, 16,000, and a power of ten as such where it is below 0.001 (10⁻⁵)."""
+    exponent = math.log10(value) if value > 0 else 0.0
+    if exponent < _PLAIN_FROM and exponent.is_integer():
+        return f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
+
+
+def needs_log_scale(rows: Sequence[DotRow]) -> bool:
+    """Whether a linear axis would press the small values of a dot plot against zero, and a log axis can show them all.
+
+    True where every value and interval end is above 0 and the largest is at least 30 times the smallest.
+    """
+    numbers = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
+    return bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= _LOG_RATIO
+
+
 def bars(
     title: str,
     labels: Sequence[str],
@@ -106,20 +132,22 @@ def bars(
     unit: str,
     groups: Sequence[str] | None = None,
 ) -> bytes:
-    """Horizontal bars from zero, one for each label, as PNG. A Missing value is its reason in words, not a bar."""
-    if len(labels) != len(values) or (groups is not None and len(groups) != len(labels)):
-        raise EngcmpError(
-            f"plot {title!r}: labels, values and groups differ in length", remedy="give one of each a bar"
-        )
+    """Horizontal bars from zero, one for each label, as PNG. A Missing value is its reason in words, not a bar.
+
+    Where all values are whole they are written as counts (1,079), else with four significant digits.
+    """
     names = [""] * len(labels) if groups is None else list(groups)
+    if not len(labels) == len(values) == len(names):
+        raise EngcmpError(f"plot {title!r}: labels, values and groups differ in length", remedy="give one a bar")
     rows = [
         DotRow(label, None, None, None, group, value.reason)
         if isinstance(value, Missing)
         else DotRow(label, value, None, None, group, "")
         for label, value, group in zip(labels, values, names, strict=True)
     ]
+    whole = all(row.value is None or float(row.value).is_integer() for row in rows)
     with _own_style():
-        canvas, axes = _canvas_for(title, rows)
+        canvas, axes = _canvas_for(title, rows, row_in=_BAR_IN)
         index = _group_index(names)
         for place, row in enumerate(rows):
             if row.value is None:
@@ -127,7 +155,7 @@ def bars(
                 continue
             axes.barh(place, row.value, height=0.62, color=_COLOURS[index[row.group] % len(_COLOURS)])
             axes.annotate(
-                format_number(row.value),
+                f"{row.value:,.0f}" if whole else format_number(row.value),
                 (row.value, place),
                 xytext=(4 if row.value >= 0 else -4, 0),
                 textcoords="offset points",
@@ -140,13 +168,25 @@ def bars(
         return _png(canvas)
 
 
-def dots_with_intervals(title: str, rows: Sequence[DotRow], *, unit: str, zero_line: bool = False) -> bytes:
+def dots_with_intervals(
+    title: str,
+    rows: Sequence[DotRow],
+    *,
+    unit: str,
+    zero_line: bool = False,
+    log: bool = False,
+    pixel_ratio: int = 1,
+) -> bytes:
     """A horizontal dot with its interval for each row, the number beside it, as PNG.
 
-    A row without a value is written as `not measured: reason`. `zero_line` draws zero and keeps it in view.
+    A row without a value is written as `not measured: reason`. `zero_line` draws zero and keeps it in view. `log` asks
+    for a log axis, which has no zero; it stays linear where a number is not above 0. `pixel_ratio` 2 gives twice
+    WIDTH_PX, for a page that is read on a fine screen.
     """
+    numbers = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
+    log = log and bool(numbers) and min(numbers) > 0
     with _own_style():
-        canvas, axes = _canvas_for(title, rows)
+        canvas, axes = _canvas_for(title, rows, row_in=_DOT_IN, pixel_ratio=pixel_ratio)
         index = _group_index([row.group for row in rows])
         for place, row in enumerate(rows):
             if row.value is None:
@@ -154,10 +194,13 @@ def dots_with_intervals(title: str, rows: Sequence[DotRow], *, unit: str, zero_l
                 continue
             _draw_dot(axes, place, row, index[row.group])
             _write_value(axes, place, row)
-        if zero_line:
+        if log:
+            _set_log(axes)
+            axes.set_xlim(10.0 ** math.floor(math.log10(min(numbers))), 10.0 ** math.ceil(math.log10(max(numbers))))
+        elif zero_line:
             axes.axvline(0, color=_FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         axes.margins(x=0.06)
-        _finish_rows(axes, rows, unit, marker=True)
+        _finish_rows(axes, rows, f"{unit}, log scale" if log else unit, marker=True)
         return _png(canvas)
 
 
@@ -165,18 +208,18 @@ def survival(title: str, series: Mapping[str, Iterable[float]], *, unit: str) ->
     """The share of rows whose value is above x, for each named series, on two log axes, as PNG.
 
     Rows at exactly 0 have no place on a log axis: they show as a curve that starts below 1, and the legend counts
-    the rows above 0. Raises EngcmpError for an empty series or one with a value that is not finite.
+    the rows above 0. Series with the same values are one curve that carries all their names. Raises EngcmpError for an
+    empty series or one with a value that is not finite.
     """
     if not series:
         raise EngcmpError(f"plot {title!r} has no series", remedy="give at least one")
     with _own_style():
         canvas, axes = _blank(title, height_in=4.0)
-        for axis, set_scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-            set_scale("log")
-            axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        for number, (name, values) in enumerate(series.items()):
-            _draw_curve(axes, title, name, np.asarray(list(values), dtype=np.float64), number)
+        axes.set_yscale("log")
+        _plain_log_ticks(axes.yaxis)
+        _set_log(axes)
+        for number, (names, falling) in enumerate(_distinct(title, series)):
+            _draw_curve(axes, names, falling, number)
         axes.set_ylim(top=1.25)
         axes.set_xlabel(f"x ({unit})")
         axes.set_ylabel("share of rows above x")
@@ -203,7 +246,9 @@ def _own_style() -> Iterator[None]:
         yield
 
 
-def _canvas_for(title: str, rows: Sequence[DotRow]) -> tuple[FigureCanvasAgg, Axes]:
+def _canvas_for(
+    title: str, rows: Sequence[DotRow], *, row_in: float, pixel_ratio: int = 1
+) -> tuple[FigureCanvasAgg, Axes]:
     if not rows:
         raise EngcmpError(f"plot {title!r} has no rows", remedy="give at least one")
     for row in rows:
@@ -213,14 +258,15 @@ def _canvas_for(title: str, rows: Sequence[DotRow]) -> tuple[FigureCanvasAgg, Ax
                     f"plot {title!r}, row {row.label!r}: {number} is not a figure",
                     remedy="give no value, and the reason as the note",
                 )
-    return _blank(title, height_in=1.45 + 0.42 * max(len(rows), 2))
+    legend_in = 0.35 if _needs_legend(rows) else 0.0
+    return _blank(title, height_in=1.1 + legend_in + row_in * max(len(rows), 2), pixel_ratio=pixel_ratio)
 
 
-def _blank(title: str, *, height_in: float) -> tuple[FigureCanvasAgg, Axes]:
+def _blank(title: str, *, height_in: float, pixel_ratio: int = 1) -> tuple[FigureCanvasAgg, Axes]:
     """An empty plot of the one width, its title at the left edge."""
     figure = Figure(
         figsize=(WIDTH_PX / DPI, height_in),
-        dpi=DPI,
+        dpi=DPI * pixel_ratio,
         layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1),
         facecolor="white",
     )
@@ -230,6 +276,22 @@ def _blank(title: str, *, height_in: float) -> tuple[FigureCanvasAgg, Axes]:
 
 def _group_index(groups: Sequence[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(groups))}
+
+
+def _needs_legend(rows: Sequence[DotRow]) -> bool:
+    """Whether the groups say something that the rows' own labels do not."""
+    return len({row.group for row in rows}) > 1 and not all(row.group in row.label for row in rows)
+
+
+def _set_log(axes: Axes) -> None:
+    axes.set_xscale("log")
+    _plain_log_ticks(axes.xaxis)
+
+
+def _plain_log_ticks(axis: Any) -> None:
+    axis.set_major_locator(LogLocator(base=10, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: format_tick(tick)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_dot(axes: Axes, place: int, row: DotRow, group: int) -> None:
@@ -253,7 +315,8 @@ def _write_value(axes: Axes, place: int, row: DotRow) -> None:
 
 
 def _write_reason(axes: Axes, place: int, reason: str) -> None:
-    text = textwrap.fill(f"not measured: {reason or 'no reason recorded'}", _NOTE_CHARACTERS)
+    words = f"not measured: {reason or 'no reason recorded'}"
+    text = textwrap.fill(words, _NOTE_CHARACTERS, max_lines=_NOTE_LINES, placeholder=" …")
     axes.text(
         0.02,
         place,
@@ -276,33 +339,41 @@ def _finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(unit)
     axes.grid(True, axis="x")
+    if axes.get_xscale() == "linear":
+        axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+        if max(map(abs, axes.get_xlim())) >= _THOUSAND:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: format_tick(tick)))
     if all(row.value is None for row in rows):
         axes.set_xticks([])
-    index = _group_index([row.group for row in rows])
-    if len(index) > 1:
+    if _needs_legend(rows):
         handles = [
-            Line2D(
-                [],
-                [],
-                color=_COLOURS[number % len(_COLOURS)],
-                marker=_MARKERS[number % len(_MARKERS)] if marker else "s",
-                linestyle="none",
-                label=name or "other",
-            )
-            for name, number in index.items()
-        ]
+            Line2D([], [], color=colour, marker=_MARKERS[number % len(_MARKERS)] if marker else "s", linestyle="none",
+                   label=name or "other")
+            for name, number in _group_index([row.group for row in rows]).items()
+            for colour in [_COLOURS[number % len(_COLOURS)]]
+        ]  # fmt: skip
         axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=8.5)
 
 
-def _draw_curve(axes: Axes, title: str, name: str, values: np.ndarray[Any, np.dtype[np.float64]], number: int) -> None:
-    if values.size == 0 or not np.isfinite(values).all():
-        raise EngcmpError(
-            f"plot {title!r}, series {name!r}: {values.size} values, all of which must be finite",
-            remedy="leave the series out and say why",
-        )
-    falling = np.sort(values)[::-1]
+def _distinct(title: str, series: Mapping[str, Iterable[float]]) -> list[tuple[list[str], Float64]]:
+    """The series' values in falling order; those that are the same, once, with all their names."""
+    found: dict[bytes, tuple[list[str], Float64]] = {}
+    for name, given in series.items():
+        values = np.asarray(list(given), dtype=np.float64)
+        if values.size == 0 or not np.isfinite(values).all():
+            raise EngcmpError(
+                f"plot {title!r}, series {name!r}: {values.size} values, all of which must be finite",
+                remedy="leave the series out and say why",
+            )
+        falling = np.sort(values)[::-1]
+        found.setdefault(falling.tobytes(), ([], falling))[0].append(name)
+    return list(found.values())
+
+
+def _draw_curve(axes: Axes, names: Sequence[str], falling: Float64, number: int) -> None:
     above_zero = int((falling > 0).sum())
-    label = f"{name} ({above_zero:,} of {values.size:,} rows above 0)"
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}, the same values"
+    label = f"{who} ({above_zero:,} of {falling.size:,} rows above 0)"
     style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _LINES[number % len(_LINES)]}
     if above_zero == 0:
         axes.plot([], [], label=label, **style)
@@ -310,7 +381,7 @@ def _draw_curve(axes: Axes, title: str, name: str, values: np.ndarray[Any, np.dt
     # Evenly spaced ranks on the log scale: the tail keeps every row, the dense head is thinned below a pixel.
     ranks = np.unique(np.geomspace(1, above_zero, _CURVE_POINTS).round().astype(np.int64))[::-1]
     x = np.append(falling[ranks - 1], falling[0])
-    share = np.append(ranks / values.size, 0.5 / values.size)
+    share = np.append(ranks / falling.size, 0.5 / falling.size)
     axes.plot(x, share, drawstyle="steps-pre", label=label, **style)
 
 

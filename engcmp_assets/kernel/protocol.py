@@ -1,26 +1,30 @@
 """A study's protocol as records: what protocol.toml and prompt_set.json may say, checked at the edge.
 
-Pure: `parse_study` takes the files' bytes. A new checkpoint, engine version, panel or study is data and passes through here unchanged.
+Pure: it takes the files' bytes. A new checkpoint, engine version, panel or study is data and passes through here unchanged.
 """
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.records import ArmKey, Panel, Role, Window, tokens_sha256
+from engcmp_assets.kernel.records import ArmKey, Role
 from engcmp_resources.errors import EngcmpError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# What Dagster takes as an owner; any other would keep the whole code location from loading.
+Owner = Annotated[str, Field(pattern=r"^(team:\S.*|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 PlatformKey = Literal["any", "linux-x86_64", "linux-aarch64", "macos-arm64"]
 PROTOCOL_FILE = "protocol.toml"
 ScorePath = Literal["prefill", "decode"]
 _Item = TypeVar("_Item")
+_Need = Callable[[Mapping[str, Any], str, str], None]
+_Once = Callable[[Sequence[str], str], None]
 
 
 class Strict(BaseModel):
@@ -105,8 +109,8 @@ class PanelPlan(Strict):
     rows: Literal["even", "consecutive"]
     rows_per_window: int = Field(ge=1)
     windows: list[str] | None = None
-    roles: list[Role]
-    measures: list[str]
+    roles: list[Role] = Field(min_length=1)
+    measures: list[str] = Field(min_length=1)
     primary: list[str]
     pair_measures: list[str]
 
@@ -144,7 +148,7 @@ class Statistics(Strict):
 
     preset: Literal["panel"]
     replicates: int = Field(ge=100)
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**64)
     level: float = Field(gt=0.5, lt=1)
     cluster: Literal["document"]
 
@@ -152,7 +156,7 @@ class Statistics(Strict):
 class ComparisonPlan(Strict):
     """One declared pair: difference = candidate - baseline."""
 
-    pair_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    pair_id: Name
     label: str
     candidate: str
     baseline: str
@@ -171,12 +175,12 @@ class Protocol(Strict):
     study: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     title: str
     question: str
-    owners: list[str]
+    owners: list[Owner]
     sources: dict[str, Source]
     reference: Reference
     checkpoints: dict[str, Checkpoint]
     engines: dict[str, Engine]
-    arms: list[ArmEntry]
+    arms: list[ArmEntry] = Field(min_length=1)
     prompt_set: PromptSetFiles
     panels: dict[str, PanelPlan]
     capture: Capture
@@ -200,15 +204,15 @@ class Protocol(Strict):
 
     def engine_of(self, arm: ArmKey) -> Engine:
         """The engine settings of `arm`. Raises EngcmpError for an engine key the protocol does not have."""
-        return _entry(self.engines, arm.engine, "engine", self.study)
+        return entry_of(self.engines, arm.engine, "engine", self.study)
 
     def version_of(self, arm: ArmKey) -> EngineVersion:
         """The engine version of `arm`. Raises EngcmpError for a version the protocol does not have."""
-        return _entry(self.engine_of(arm).versions, arm.version, f"version of engine {arm.engine}", self.study)
+        return entry_of(self.engine_of(arm).versions, arm.version, f"version of engine {arm.engine}", self.study)
 
     def checkpoint_of(self, arm: ArmKey) -> Checkpoint:
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
-        return _entry(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
+        return entry_of(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
 
     def require_arm(self, text: str) -> ArmKey:
         """The protocol's arm that `text` names. Raises EngcmpError naming the part that is unknown and the known arms."""
@@ -228,48 +232,32 @@ def parse_protocol(data: bytes, *, where: str) -> Protocol:
     """
     try:
         protocol = Protocol.model_validate(tomllib.loads(data.decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngcmpError(
             f"protocol is not valid TOML: {error}", where=where, remedy="mend the line it names"
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise EngcmpError(f"protocol field {field}: {first['msg']}", where=where, remedy="mend that field") from error
+        raise field_error("protocol field", error, where, "mend that field") from error
     check_references(protocol, where)
     return protocol
 
 
-def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> Panel:
-    """The frozen prompt set's bytes as the named panel; unknown keys are allowed, missing ones named.
+def field_error(what: str, error: ValidationError, where: str, remedy: str) -> EngcmpError:
+    """An error that names the first field at fault by its path."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    return EngcmpError(f"{what} {field}: {first['msg']}", where=where, remedy=remedy)
 
-    Raises EngcmpError naming the window whose tokens do not match their digest or whose positions lie outside it.
-    """
-    try:
-        raw = json.loads(data)
-    except ValueError as error:
-        raise EngcmpError(f"prompt set is not JSON: {error}", where=where, remedy="restore the frozen file") from error
-    vocab = int(_required(raw, "vocab", where))
-    entries = _required(raw, "windows", where)
-    names = [str(_required(entry, "window_id", where)) for entry in entries]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise EngcmpError(f"window {doubled[0]} stands twice in the prompt set", where=where, remedy="name each once")
-    kept = _required(_required(raw, "panels", where), panel, where)
-    windows = tuple(
-        _window(entry, kept[name], vocab, f"{where}, window {name}")
-        for name, entry in zip(names, entries, strict=True)
-        if name in kept
-    )
-    plan = protocol.panels[panel]
-    if not windows or (plan.windows is not None and {window.window_id for window in windows} != set(plan.windows)):
-        raise EngcmpError(
-            f"panel {panel} does not hold the windows of its plan", where=where, remedy="restore the frozen file"
-        )
-    return Panel(panel=panel, vocab=vocab, reference=plan.reference, windows=windows, top_k=plan.top_k)
+
+def entry_of(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
+    """The entry of a protocol's table. Raises EngcmpError that lists the keys there are."""
+    if key not in table:
+        raise EngcmpError(f"study {study} has no {what} {key!r}", remedy=f"it has {', '.join(sorted(table)) or 'none'}")
+    return table[key]
 
 
 def check_references(protocol: Protocol, where: str) -> None:
-    """Raise EngcmpError, naming the field, for a key that names an entry which does not exist."""
+    """Raise EngcmpError, naming the field, for a key that names an entry which does not exist, and for one that stands twice."""
 
     def need(table: Mapping[str, Any], key: str, field: str) -> None:
         if key not in table:
@@ -279,92 +267,57 @@ def check_references(protocol: Protocol, where: str) -> None:
                 remedy=f"use one of {', '.join(sorted(table)) or 'none'}",
             )
 
+    def once(names: Sequence[str], field: str) -> None:
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise EngcmpError(
+                f"protocol field {field} has {doubled[0]!r} twice", where=where, remedy="leave one of them out"
+            )
+
     need(protocol.sources, protocol.reference.weights, "reference.weights")
     for name, checkpoint in protocol.checkpoints.items():
         need(protocol.sources, checkpoint.made_from, f"checkpoints.{name}.made_from")
     for name, engine in protocol.engines.items():
         for version, entry in engine.versions.items():
             need(protocol.sources, entry.source, f"engines.{name}.versions.{version}.source")
-    for index, arm in enumerate(protocol.arm_keys):
-        field = f"arms[{index}].arm"
+    for index, arm_entry in enumerate(protocol.arms):
+        field = f"arms.{index}.arm"
+        try:
+            arm = ArmKey.parse(arm_entry.arm)
+        except EngcmpError as error:
+            raise EngcmpError(f"protocol field {field}: {error.what}", where=where, remedy=error.remedy) from error
         need(protocol.checkpoints, arm.checkpoint, field)
         need(protocol.engines, arm.engine, field)
         need(protocol.engines[arm.engine].versions, arm.version, field)
-    arms = {str(arm): arm for arm in protocol.arm_keys}
+    arms = {entry.arm: entry for entry in protocol.arms}
     for pair in protocol.comparisons:
         need(arms, pair.candidate, f"comparisons.{pair.pair_id}.candidate")
         need(arms, pair.baseline, f"comparisons.{pair.pair_id}.baseline")
+    once([entry.arm for entry in protocol.arms], "arms")
+    once([pair.pair_id for pair in protocol.comparisons], "comparisons")
+    _check_panels(protocol, where, need, once)
+
+
+def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> None:
     for name, plan in protocol.panels.items():
         for kind in ("measures", "primary", "pair_measures"):
             for measure in getattr(plan, kind):
                 need(MEASURES, measure, f"panels.{name}.{kind}")
+            once(getattr(plan, kind), f"panels.{name}.{kind}")
+        for measure in plan.primary:
+            need(dict.fromkeys(plan.measures), measure, f"panels.{name}.primary")
         if (plan.reference == "topk") != (plan.top_k is not None):
             raise EngcmpError(
                 f"protocol field panels.{name}.top_k must stand with reference = topk, and only there",
                 where=where,
                 remedy="mend it",
             )
-    for path in ("prefill", "decode"):
-        for name in getattr(protocol.capture, path).panels if getattr(protocol.capture, path) else ():
+    capture = protocol.capture
+    for path, captured in (("prefill", capture.prefill), ("decode", capture.decode)):
+        for name in captured.panels if captured else ():
             need(protocol.panels, name, f"capture.{path}.panels")
-
-
-def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
-    """`rows` row indices spread evenly over a window of `tokens` tokens, the first and the last row included."""
-    last = tokens - 2
-    if last + 1 <= rows:
-        return tuple(range(last + 1))
-    return tuple(sorted({round(index * last / (rows - 1)) for index in range(rows)}))
-
-
-def consecutive_positions(tokens: int, rows: int) -> tuple[int, ...]:
-    """`rows` row indices one after the other, from the middle of a window of `tokens` tokens; row 0 is left out.
-
-    Raises EngcmpError for a window that has not so many.
-    """
-    start = max(1, (tokens - 1 - rows) // 2)
-    if start + rows > tokens - 1:
+    if missing := sorted(set(protocol.panels) - set(capture.prefill.panels)):
         raise EngcmpError(
-            f"a window of {tokens} tokens has no {rows} consecutive rows", remedy="choose a longer window"
+            f"protocol field capture.prefill.panels lacks {missing[0]!r}",
+            where=where,
+            remedy="every panel is captured on the prefill path",
         )
-    return tuple(range(start, start + rows))
-
-
-def _window(entry: Mapping[str, Any], kept: Mapping[str, Any], vocab: int, place: str) -> Window:
-    window = Window(
-        window_id=str(entry["window_id"]),
-        tokens=tuple(int(token) for token in _required(entry, "tokens", place)),
-        positions=tuple(int(row) for row in _required(kept, "positions", place)),
-        roles=tuple(_required(kept, "roles", place)),
-        cluster=str(_required(entry, "cluster", place)),
-        block=str(_required(entry, "block", place)),
-        bucket=str(_required(entry, "bucket", place)),
-    )
-    if tokens_sha256(window.tokens) != _required(entry, "tokens_sha256", place):
-        raise EngcmpError("tokens do not match their digest", where=place, remedy="restore the frozen file")
-    if max(window.tokens) >= vocab:
-        raise EngcmpError(
-            f"token {max(window.tokens)} is outside the vocabulary of {vocab}",
-            where=place,
-            remedy="tokenize the texts with the study's own tokenizer",
-        )
-    if len(window.roles) != len(window.positions):
-        raise EngcmpError("roles and positions differ in number", where=place, remedy="give each position one role")
-    ordered = list(window.positions) == sorted(set(window.positions))
-    if not window.positions or not ordered or window.positions[0] < 0 or window.positions[-1] > len(window.tokens) - 2:
-        raise EngcmpError(
-            f"positions must rise within 0..{len(window.tokens) - 2}", where=place, remedy="restore the frozen file"
-        )
-    return window
-
-
-def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise EngcmpError(f"key {key!r} is missing", where=where, remedy="add it, or restore the frozen file")
-    return entry[key]
-
-
-def _entry(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
-    if key not in table:
-        raise EngcmpError(f"study {study} has no {what} {key!r}", remedy=f"it has {', '.join(sorted(table)) or 'none'}")
-    return table[key]

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from engcmp_assets.kernel.records import ArmKey
 from engcmp_resources.canonical import sha256_of
 from engcmp_resources.errors import EngcmpError
 
 SCHEMA = "engcmp.receipt/1"
-FIELDS = frozenset(
-    {
-        "schema", "study", "frozen_sha256", "artifact", "arm", "task_key", "content_id", "parameters", "versions", "inputs",
-        "outputs", "code", "environment", "run_id", "started_at", "finished_at", "figures", "checks", "flags", "details",
-        "answered_by", "measurement",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +87,18 @@ def content_id(task: str, outputs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_receipt(receipt: Mapping[str, Any], where: str) -> None:
-    """Raise EngcmpError unless `receipt` has exactly the fields of the schema and its identities follow from them."""
-    if set(receipt) != FIELDS or receipt["schema"] != SCHEMA:
-        odd = ", ".join(sorted(set(receipt) ^ FIELDS)) or f"schema {receipt.get('schema')}"
-        raise EngcmpError(f"not a receipt of {SCHEMA}: {odd}", where=where, remedy="use the version that wrote it")
+    """Raise EngcmpError, naming the field, unless `receipt` is one of the schema and its identities follow from its contents.
+
+    What passes has the fields and types that the rest of the code relies on, whoever wrote it.
+    """
+    try:
+        _Receipt.model_validate(receipt)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise EngcmpError(
+            f"not a receipt of {SCHEMA}: {field}: {first['msg']}", where=where, remedy="use the version that wrote it"
+        ) from error
     inputs = [
         Input(
             item["artifact"], item["arm"], item["receipt_sha256"], item["content_id"],
@@ -105,3 +109,120 @@ def check_receipt(receipt: Mapping[str, Any], where: str) -> None:
     key = task_key(receipt["artifact"], receipt["parameters"], inputs, receipt["versions"])
     if key != receipt["task_key"] or content_id(key, receipt["outputs"]) != receipt["content_id"]:
         raise EngcmpError("receipt's identities do not follow from its contents", where=where, remedy="restore it")
+
+
+_Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Artifact = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$")]
+# The view of an output is a path of this name: a step upwards must be impossible.
+_OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@+-]*(/[A-Za-z0-9_][A-Za-z0-9._@+-]*)*$")]
+_Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$")]
+_Count = Annotated[int, Field(ge=0)]
+
+
+def _arm(text: str) -> str:
+    try:
+        ArmKey.parse(text)
+    except EngcmpError as error:
+        raise ValueError(error.what) from error
+    return text
+
+
+_Arm = Annotated[str, AfterValidator(_arm)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Column(_Strict):
+    name: str
+    dtype: str
+    unit: str
+    description: str
+
+
+class _Output(_Strict):
+    name: _OutputName
+    sha256: _Sha256
+    bytes: _Count
+    suffix: Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
+    role: Literal["data", "view"]
+    rows: _Count | None
+    columns: list[_Column]
+
+
+class _Input(_Strict):
+    artifact: _Artifact
+    arm: _Arm | None
+    receipt_sha256: _Sha256
+    content_id: _Sha256
+    uses: list[str] | None
+    part_id: _Sha256
+
+
+class _Missing(_Strict):
+    missing: str
+
+
+class _Interval(_Strict):
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+class _Figure(_Strict):
+    figure_id: str
+    label: str
+    measure: str
+    measure_version: int
+    unit: str
+    panel: str
+    population: str
+    value: float | _Missing
+    interval: _Interval | _Missing
+    rows: _Count
+    clusters: _Count
+    details: dict[str, Any]
+
+
+class _Check(_Strict):
+    name: str
+    passed: bool
+    explanation: str
+    evidence: dict[str, Any]
+
+
+class _Receipt(_Strict):
+    schema_: Literal["engcmp.receipt/1"] = Field(alias="schema")
+    study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    frozen_sha256: _Sha256
+    artifact: _Artifact
+    arm: _Arm | None
+    task_key: _Sha256
+    content_id: _Sha256
+    parameters: dict[str, Any]
+    versions: dict[str, Any]
+    inputs: list[_Input]
+    outputs: list[_Output]
+    code: dict[str, Any]
+    environment: dict[str, Any]
+    run_id: str
+    started_at: _Time
+    finished_at: _Time
+    figures: list[_Figure]
+    checks: list[_Check]
+    flags: list[str]
+    details: dict[str, Any]
+    answered_by: _Sha256 | None
+    measurement: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> _Receipt:
+        for kind, names in (
+            ("output", [output.name for output in self.outputs]),
+            ("input", [(item.artifact, item.arm) for item in self.inputs]),
+        ):
+            if len(set(names)) != len(names):
+                raise ValueError(f"an {kind} stands twice")
+        return self

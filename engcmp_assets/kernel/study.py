@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from engcmp_assets.frozen_protocol.freezing import check_frozen
-from engcmp_assets.kernel.protocol import PROTOCOL_FILE, Protocol, parse_panel, parse_protocol
+from engcmp_assets.kernel.prompt_files import parse_panel
+from engcmp_assets.kernel.protocol import PROTOCOL_FILE, Protocol, parse_protocol
 from engcmp_assets.kernel.records import Panel
+from engcmp_resources.canonical import parse_canonical
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.places import FROZEN_FILE, study_files, study_folder
+from engcmp_resources.places import FROZEN_FILE, read_bytes, study_files, study_folder
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study's folder, read once. Its records are parsed when asked for."""
+    """A study's folder, read once. Its records are parsed when asked for. `frozen` is None where it was never frozen."""
 
     folder: Path
     files: Mapping[str, bytes]
@@ -26,16 +27,25 @@ class Study:
 
     @cached_property
     def protocol(self) -> Protocol:
-        return parse_protocol(self.files[PROTOCOL_FILE], where=str(self.folder / PROTOCOL_FILE))
+        """The parsed protocol. Raises EngcmpError that names the field at fault."""
+        where = str(self.folder / PROTOCOL_FILE)
+        protocol = parse_protocol(self.files[PROTOCOL_FILE], where=where)
+        if protocol.study != self.folder.name:
+            # Results lie under the study's name: two folders of one name would take each other's places.
+            raise EngcmpError(
+                f"protocol field study is {protocol.study!r} in the folder {self.folder.name}", where=where,
+                remedy="give the folder and the study the same name",
+            )  # fmt: skip
+        return protocol
 
     @property
     def frozen_sha256(self) -> str:
-        """The frozen hash. Raises EngcmpError where the study was never frozen."""
+        """The frozen hash. Raises EngcmpError where the study was never frozen, or its FROZEN.json is damaged."""
+        where, name = str(self.folder / FROZEN_FILE), self.folder.name
         if self.frozen is None:
-            raise EngcmpError(
-                f"study {self.folder.name} is not frozen", where=str(self.folder / FROZEN_FILE),
-                remedy=f"`engcmp freeze {self.folder.name}`",
-            )  # fmt: skip
+            raise EngcmpError(f"study {name} is not frozen", where=where, remedy=f"`engcmp freeze {name}`")
+        if "frozen_sha256" not in self.frozen:
+            raise EngcmpError("FROZEN.json was changed after the freeze", where=where, remedy="restore it from git")
         return str(self.frozen["frozen_sha256"])
 
     def require_frozen(self) -> None:
@@ -54,13 +64,16 @@ class Study:
 
 
 def load_study(name: str) -> Study:
-    """Read the folder of study `name`. Raises EngcmpError for an unknown study or a FROZEN.json that is not JSON."""
+    """Read the folder of study `name`. Raises EngcmpError for an unknown study.
+
+    A FROZEN.json whose bytes are not as `engcmp freeze` writes them is taken as empty, which every check against it refuses.
+    """
     folder = study_folder(name)
     path = folder / FROZEN_FILE
-    frozen = None
-    if path.is_file():
+    frozen: Mapping[str, Any] | None = None
+    if path.exists() or path.is_symlink():
         try:
-            frozen = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise EngcmpError("FROZEN.json is not JSON", where=str(path), remedy="restore it from git") from error
+            frozen = parse_canonical(read_bytes(path), what=FROZEN_FILE, where=str(path), remedy="restore it from git")
+        except EngcmpError:
+            frozen = {}
     return Study(folder, study_files(folder), frozen)

@@ -41,9 +41,18 @@ def parquet_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any] | 
 
 
 def read_parquet(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """A Parquet file's columns as arrays. Raises EngcmpError for a file that is not whole."""
+    """A Parquet file's columns as arrays. Raises EngcmpError for a file that is not whole or has a column twice."""
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        return _columns(path)
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise EngcmpError(f"not a whole Parquet file: {error}", where=str(path), remedy="make it again") from error
+
+
+def parquet_columns(data: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The columns of `parquet_bytes`, as they read back."""
+    return _columns(pa.BufferReader(data))
+
+
+def _columns(source: Any) -> dict[str, npt.NDArray[Any]]:
+    table = pq.read_table(source)
     return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}

@@ -9,18 +9,18 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.progress import Progress, Say
-from engcmp_assets.kernel.receipts import SCHEMA, Column, Input, content_id, part_id, task_key
+from engcmp_assets.kernel.receipts import SCHEMA, Column, Input, check_receipt, content_id, part_id, task_key
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, plain
 from engcmp_assets.kernel.study import Study
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host import code_identity, environment
-from engcmp_resources.store import Blob, Store
+from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
 Scope = Literal["arm", "study", "every arm"]
 
@@ -109,8 +109,15 @@ class Work:
         return self.inputs[self._key(artifact, arm)].receipt
 
     def file(self, artifact: str, output: str, arm: ArmKey | None = None) -> Path:
-        """The stored file of an input's output."""
-        return self.store.path(output_blob(self.receipt(artifact, arm), output))
+        """The stored file of an input's output. Raises EngcmpError where it is not as its receipt says: nothing is made from that."""
+        receipt = self.receipt(artifact, arm)
+        blob = output_blob(receipt, output)
+        if not self.store.holds(blob, self.store.recorded_status(receipt["task_key"], blob)):
+            raise EngcmpError(
+                f"{output} of {artifact} is missing or was changed after it was written", where=str(self.store.path(blob)),
+                remedy=f"materialize {artifact} again, or `engcmp run {self.study.protocol.study}`: it is made anew",
+            )  # fmt: skip
+        return self.store.path(blob)
 
     def _key(self, artifact: str, arm: ArmKey | None) -> tuple[str, str | None]:
         wanted = str(arm or self.arm) if (arm or self.arm) else None
@@ -157,9 +164,25 @@ class Session:
     say: Say
 
     def current(self, artifact: str, arm: ArmKey | None) -> Done | None:
-        """The artifact's current receipt, or None where it was never made."""
-        sha256 = self.store.head(self.study.protocol.study, arm.folder if arm else None, artifact)
-        return None if sha256 is None else Done(self.store.read_receipt(sha256), sha256, answered_from_store=True)
+        """The artifact's current receipt, or None where it was never made; damaged evidence counts as none, and that is said."""
+        try:
+            return self.sound(artifact, arm)
+        except EngcmpError as error:
+            self.say(f"[{arm or self.study.protocol.study}] {artifact}: {error.what} ({error.where}); it is made anew")
+            return None
+
+    def sound(self, artifact: str, arm: ArmKey | None) -> Done | None:
+        """As `current`, for what something else is to be made from: raises EngcmpError where head or receipt is damaged."""
+        place = self.place(artifact, arm)
+        sha256 = self.store.head(place.study, place.arm_folder, place.artifact)
+        if sha256 is None:
+            return None
+        receipt = self.store.read_receipt(sha256)
+        check_receipt(receipt, where=str(self.store.receipt_path(sha256)))
+        return Done(receipt, sha256, answered_from_store=True)
+
+    def place(self, artifact: str, arm: ArmKey | None) -> Place:
+        return Place(self.study.protocol.study, arm.folder if arm else STUDY_WIDE, artifact)
 
 
 def materialize(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool = False) -> Done:
@@ -179,6 +202,7 @@ def materialize(session: Session, step: Step, arm: ArmKey | None, *, remeasure: 
 
 def prepare(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool = False) -> Work:
     """Gather the inputs of `step` and its task key. Raises EngcmpError naming the input that is missing."""
+    session.store.settle(session.place(step.artifact, arm))
     inputs, records = _gather(session, step, arm)
     key = task_key(step.artifact, plain(step.parameters(session.study, arm)), records, step.versions())
     return Work(session, step, arm, inputs, key, remeasure)
@@ -203,7 +227,7 @@ def record(work: Work, made: Made, *, started_at: str) -> Done:
         "content_id": content_id(work.task_key, outputs),
         "outputs": outputs,
         "started_at": started_at,
-        "finished_at": _now(),
+        "finished_at": _finished_after(earlier),
         "figures": plain(list(made.figures)),
         "checks": plain(list(made.checks)),
         "flags": sorted(made.flags),
@@ -211,10 +235,7 @@ def record(work: Work, made: Made, *, started_at: str) -> Done:
         "answered_by": None,
         "measurement": (earlier.receipt["measurement"] + 1) if again and earlier else 1,
     }
-    sha256 = store.write_receipt(receipt)
-    store.set_task(work.task_key, sha256, blobs)
-    _set_current(work, receipt, sha256)
-    return Done(receipt, sha256, answered_from_store=False)
+    return _commit(work, receipt, completes=blobs)
 
 
 def output_blob(receipt: Mapping[str, Any], name: str) -> Blob:
@@ -238,16 +259,15 @@ def answer_from_store(work: Work) -> Done | None:
     base = _base_receipt(work)
     current = work.session.current(work.step.artifact, work.arm)
     same = ("study", "frozen_sha256", "artifact", "arm", "task_key", "inputs")
-    if current is not None and all(current.receipt[name] == base[name] for name in same):
+    stands = current is not None and previous_sha256 in (current.sha256, current.receipt["answered_by"])
+    if current is not None and stands and all(current.receipt[name] == base[name] for name in same):
         _point_views(work, current.receipt)
         return current
-    now = _now()
     kept = ("content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
+    now = _finished_after(current)
     receipt = base | {name: previous[name] for name in kept}
-    receipt |= {"started_at": now, "finished_at": now, "answered_by": previous["answered_by"] or previous_sha256}
-    sha256 = store.write_receipt(receipt)
-    _set_current(work, receipt, sha256)
-    return Done(receipt, sha256, answered_from_store=True)
+    receipt |= {"started_at": now, "finished_at": now, "answered_by": previous_sha256}
+    return replace(_commit(work, receipt, completes=None), answered_from_store=True)
 
 
 def _base_receipt(work: Work) -> dict[str, Any]:
@@ -272,8 +292,8 @@ def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tupl
     inputs: dict[tuple[str, str | None], Done] = {}
     records: list[Input] = []
     for use in step.uses:
-        for source_arm in _arms_of(session.study, use, arm):
-            done = session.current(use.artifact, source_arm)
+        for source_arm in arms_of(session.study, use, arm):
+            done = session.sound(use.artifact, source_arm)
             if done is None:
                 if use.scope == "every arm":
                     continue  # an arm that was not captured is `not comparable`, with its reason, in the result
@@ -289,7 +309,8 @@ def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tupl
     return inputs, records
 
 
-def _arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None, ...]:
+def arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None, ...]:
+    """The arms whose artifact a `use` of `arm` takes in; None for what belongs to the study."""
     if use.scope == "every arm":
         return study.protocol.arm_keys
     return (arm,) if use.scope == "arm" else (None,)
@@ -297,26 +318,38 @@ def _arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None,
 
 def _store(store: Store, product: Product) -> Blob:
     if isinstance(product.content, Blob):
+        if not store.holds(product.content):
+            raise EngcmpError(
+                f"{product.name} is missing or was changed since it was stored", where=str(store.path(product.content)),
+                remedy="start again: it is made anew",
+            )  # fmt: skip
         return product.content
     if isinstance(product.content, bytes):
         return store.put_bytes(product.content, product.suffix)
     return store.put_file(product.content, product.suffix)
 
 
-def _set_current(work: Work, receipt: Mapping[str, Any], sha256: str) -> None:
-    arm_folder = work.arm.folder if work.arm else None
-    work.store.set_head(work.study.protocol.study, arm_folder, work.step.artifact, sha256)
+def _commit(work: Work, receipt: Mapping[str, Any], *, completes: Sequence[Blob] | None) -> Done:
+    sha256 = work.store.commit(work.session.place(work.step.artifact, work.arm), receipt, completes=completes)
     _point_views(work, receipt)
+    return Done(receipt, sha256, answered_from_store=False)
 
 
 def _point_views(work: Work, receipt: Mapping[str, Any]) -> None:
-    owner = work.arm.folder if work.arm else "_study"
+    place = work.session.place(work.step.artifact, work.arm)
     for output in receipt["outputs"]:
-        suffix = output["suffix"]
-        name = output["name"] if output["name"].endswith(f".{suffix}") else f"{output['name']}.{suffix}"
-        place = f"{work.study.protocol.study}/{owner}/{work.step.artifact}/{name}"
-        work.store.view(place, Blob(output["sha256"], output["bytes"], suffix))
+        blob = Blob(output["sha256"], output["bytes"], output["suffix"])
+        work.store.view(work.store.view_path(place, output["name"], output["suffix"]), blob)
+
+
+def _finished_after(earlier: Done | None) -> str:
+    """Now, or just after the receipt that is succeeded where the clock was set back: `verify` tells the newest by this time."""
+    now = datetime.datetime.now(datetime.UTC)
+    if earlier is not None:
+        before = datetime.datetime.fromisoformat(earlier.receipt["finished_at"])
+        now = max(now, before + datetime.timedelta(milliseconds=1))
+    return now.isoformat(timespec="milliseconds")
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    return _finished_after(None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.protocol import PanelPlan, Protocol, consecutive_positions, even_positions
+from engcmp_assets.kernel.prompt_files import consecutive_positions, even_positions
+from engcmp_assets.kernel.protocol import PanelPlan, Protocol
 from engcmp_assets.kernel.records import Panel, Window, tokens_sha256
 from engcmp_resources.errors import EngcmpError
 

@@ -19,6 +19,7 @@ COLUMNS = (
     Column("arms", "object", "1", "Each arm: state, runs, rows, file size, and its figures with intervals and floors"),
     Column("comparisons", "object", "1", "Each declared pair: differences, intervals, floors, verdicts, confounds"),
     Column("terms", "object", "1", "Each measure: version, unit, title, definition"),
+    Column("panels", "object", "1", "Each panel that figures come from: its label, its reference and its score path"),
     Column("limits", "object", "1", "What the study does not cover, as the protocol states it"),
     Column(
         "plot",
@@ -44,8 +45,10 @@ def summary_document(work: Work) -> dict[str, Any]:
     protocol = work.study.protocol
     arms = [_arm(work, arm) for arm in protocol.arm_keys]
     pairs = json.loads(work.file("comparisons", "comparisons.json").read_bytes())["pairs"]
-    primary = protocol.statistics.primary[0]
-    terms = [MEASURES[name] for name in protocol.statistics.measures]
+    panel, plan = next(iter(protocol.panels.items()))
+    primary = (plan.primary or plan.measures)[0]
+    named = (name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures))
+    terms = [MEASURES[name] for name in dict.fromkeys(named)]
     return {
         "schema": SCHEMA,
         "study": protocol.study,
@@ -53,7 +56,7 @@ def summary_document(work: Work) -> dict[str, Any]:
         "question": protocol.question,
         "frozen_sha256": work.study.frozen_sha256,
         "reference": {
-            "label": protocol.reference.label, "precision": protocol.reference.precision, "path": "float32 numpy forward pass",
+            "label": protocol.reference.label, "precision": protocol.reference.precision, "path": "numpy forward pass",
         },
         "terms": [
             {
@@ -62,12 +65,19 @@ def summary_document(work: Work) -> dict[str, Any]:
             }
             for term in terms
         ],
+        "panels": [
+            {
+                "panel": name, "label": plan.label, "reference": plan.reference,
+                "score_path": "prefill and decode" if name in protocol.capture.decode_panels else "prefill",
+            }
+            for name, plan in protocol.panels.items()
+        ],
         "arms": arms,
         "comparisons": pairs,
         "limits": list(protocol.limits.values()),
         "plot": {
             "title": "Distance from the reference", "unit": f"{MEASURES[primary].unit} ({primary})",
-            "rows": [_plot_row(arm, primary) for arm in arms],
+            "rows": [_plot_row(arm, panel, primary) for arm in arms],
         },
     }  # fmt: skip
 
@@ -75,7 +85,6 @@ def summary_document(work: Work) -> dict[str, Any]:
 def make(work: Work) -> Made:
     """Write SUMMARY.json and render the pages from it."""
     summary = summary_document(work)
-    plot = render_plot(summary)
     pairs = {pair["pair_id"]: pair["state"] for pair in summary["comparisons"]}
     measured = [arm for arm in summary["arms"] if arm["state"] == "measured"]
     why = {arm["arm"]: arm["reason"] for arm in summary["arms"] if arm["reason"]}
@@ -83,8 +92,8 @@ def make(work: Work) -> Made:
         products=[
             Product("SUMMARY.json", "json", canonical_bytes(summary), columns=COLUMNS),
             Product("SUMMARY.md", "md", render_markdown(summary, plot_href="plot.png").encode("utf-8"), role="view"),
-            Product("SUMMARY.html", "html", render_html(summary, plot).encode("utf-8"), role="view"),
-            Product("plot.png", "png", plot, role="view"),
+            Product("SUMMARY.html", "html", render_html(summary).encode("utf-8"), role="view"),
+            Product("plot.png", "png", render_plot(summary), role="view"),
         ],
         figures=[_published(figure) for arm in measured for figure in arm["figures"] if figure["population"] == ALL],
         checks=[
@@ -108,8 +117,10 @@ def _arm(work: Work, arm: ArmKey) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plot_row(arm: Mapping[str, Any], measure: str) -> dict[str, Any]:
-    figure = next((f for f in arm["figures"] if f["measure"] == measure and f["population"] == ALL), None)
+def _plot_row(arm: Mapping[str, Any], panel: str, measure: str) -> dict[str, Any]:
+    figure = next(
+        (f for f in arm["figures"] if (f["panel"], f["measure"], f["population"]) == (panel, measure, ALL)), None
+    )
     if figure is None:
         return {
             "label": arm["arm"],
@@ -145,7 +156,7 @@ STEP = Step(
     ),
     group="results",
     kinds=("json", "html"),
-    version="1",
+    version="2",
     uses=(
         Use("frozen_protocol", "study", ()),
         Use("summaries", "every arm", ("summary.json",)),

@@ -104,7 +104,9 @@ def _kept(work: Work, panels: Sequence[Panel], one: Pass, logits: Logits) -> lis
             where = f"reference rows of window {window.window_id}"
             write_reference(path, window, topk_of(rows, window.next_tokens, panel.top_k or 0, where=where))
         blob = work.store.put_file(path, "safetensors")
-        products.append(Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=len(window.positions)))
+        products.append(
+            Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=len(window.positions))
+        )
     return products
 
 

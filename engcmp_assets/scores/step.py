@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from engcmp_resources.topk_files import read_reduced, read_topk
 
 from engcmp_assets.kernel.measures import ROW_MEASURES, TOPK_ROW_MEASURES
 from engcmp_assets.kernel.names import captured_rows, scored_rows
@@ -24,7 +23,6 @@ from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.row_files import read_rows
 
 _FULL = (
     *ROW_MEASURES,
@@ -209,8 +207,8 @@ def step(study: Study) -> Step:
         artifact="scores",
         title="Scores",
         description=(
-            "One line for each captured row: how far the engine's distribution of the next token is from the reference's, and what both say "
-            "of the token that follows. Every figure of the study is an average over these lines."
+            "One line for each captured row: how far the engine's distribution of the next token is from the reference's, and what both "
+            "say of the token that follows. Every figure of the study is an average over these lines."
         ),
         group="analysis",
         kinds=("numpy", "parquet"),

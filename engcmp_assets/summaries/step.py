@@ -37,10 +37,13 @@ COLUMNS = (
 )
 
 
-def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """How figures are judged, and the looks that each panel declares."""
+def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
+    """How figures are judged, and the looks that each panel declares.
+
+    The arm is part of it: figures carry its name, and two arms whose rows are bit-identical must not share them.
+    """
     panels = {name: [plan.roles, plan.measures, plan.primary] for name, plan in study.protocol.panels.items()}
-    return {"statistics": study.protocol.statistics.model_dump(), "panels": panels}
+    return {"statistics": study.protocol.statistics.model_dump(), "panels": panels, "arm": str(arm)}
 
 
 def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: str = "prefill") -> tuple[RowTable, Looks]:
@@ -139,8 +142,8 @@ def step(study: Study) -> Step:
         artifact="summaries",
         title="Summaries",
         description=(
-            "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the same "
-            "at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
+            "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the "
+            "same at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
         ),
         group="results",
         kinds=("numpy", "json"),

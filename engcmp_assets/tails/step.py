@@ -113,8 +113,8 @@ def step(study: Study) -> Step:
         artifact="tails",
         title="Tails",
         description=(
-            "A mean hides its worst rows. Quantiles of KL up to the maximum, shares of rows above fixed distances, and the ten worst rows with "
-            "their window, position and next token, overall and per block and bucket."
+            "A mean hides its worst rows. Quantiles of KL up to the maximum, shares of rows above fixed distances, and the ten worst rows "
+            "with their window, position and next token, overall and per block and bucket."
         ),
         group="analysis",
         kinds=("numpy", "parquet"),

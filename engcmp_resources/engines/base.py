@@ -1,6 +1,7 @@
-"""What a measurement needs of an engine, and the registry of engine kinds.
+"""What a measurement needs of an engine, and the registries of engine kinds, one for each score path.
 
-A new kind is one new file in this folder, whose module registers a starter by name with `register_engine`.
+A new kind is one new file in this folder, whose module registers a starter by name with `register_engine` (prefill) or
+`register_decoder` (decode).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engcmp_resources.errors import EngcmpError
 
 START_DEADLINE_S = 120.0
 WINDOW_DEADLINE_S = 300.0
+ROW_DEADLINE_S = 60.0
 LABELS = ("ENGCMP_ARM", "ENGCMP_LOCK", "ENGCMP_RUN")
 # What a library needs to be found and to write text. No more: an engine must see no token or key of its user.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "TZ")
@@ -90,6 +92,66 @@ class RunningEngine(Protocol):
         """The last lines of the engine's log."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """One window's rows from the decode path: `rows` rows written in `seconds`, from the first one's request to the last
+    one's parsed answer; peak resident memory of the engine; and how many prompt tokens it processed for each row (1).
+    """
+
+    rows: int
+    seconds: float
+    peak_rss_bytes: int
+    prompt_tokens_processed: tuple[int, ...]
+
+
+class DecodingEngine(Protocol):
+    """An engine that has started as a server, whose settings were found as requested and that has answered a request."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the engine says of itself, as plain JSON types: sizes, slots, vocabulary, model, build, `load_ms`."""
+
+    def decode_rows(self, window_id: str, tokens: Sequence[int], positions: Sequence[int], out: Path) -> DecodeResult:
+        """Write the rows `positions`, which must follow each other (r, r+1, ...), to `out`, each decoded as one token.
+
+        Tokens 0..r-1 of the first row r are processed before, anew and unrecorded; each row then adds its own token to
+        what is cached, as in generation. The file is raw little-endian float32 of shape [len(positions), vocab], in the
+        order of token ids: log-probabilities as the engine gave them, -inf for a probability of 0 (MEASURES section 1
+        normalises them). It appears whole or not at all.
+        Raises EngcmpError for a request that the engine cannot serve, for a row that was not decoded on the decode path,
+        for an incomplete answer, and for an engine that fails or dies.
+        """
+
+    def log_tail(self) -> str:
+        """The last lines of the engine's log."""
+
+
+def label_of(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
+    """How errors name a launch: by its arm, where the environment tells one."""
+    return f"arm {environment['ENGCMP_ARM']}" if "ENGCMP_ARM" in environment else f"{spec.engine}@{spec.version}"
+
+
+def verified_settings(
+    label: str, spec: LaunchSpec, requested: Mapping[str, int], resolved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Each setting as requested and as found. A setting that the engine does not state is no mismatch: it is found as
+    `{"missing": reason}`. Raises EngcmpError for one that was found to differ.
+    """
+    settings = {name: {"requested": asked, "resolved": resolved[name]} for name, asked in requested.items()}
+    differing = [
+        f"{name} requested {pair['requested']}, found {pair['resolved']}"
+        for name, pair in settings.items()
+        if pair["requested"] != pair["resolved"] and not isinstance(pair["resolved"], Mapping)
+    ]
+    if differing:
+        raise EngcmpError(
+            f"{label}: {spec.engine}@{spec.version} resolved its settings differently: {'; '.join(differing)}",
+            remedy="request what this version can do (it may round the context up to a multiple of 256), "
+            "or use a version with the known layout",
+        )
+    return settings
+
+
 def child_environment(labels: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of an engine's process: an allow-list of this process's own, and the labels.
 
@@ -119,7 +181,25 @@ class EngineStarter(Protocol):
     ) -> AbstractContextManager[RunningEngine]: ...
 
 
+class DecoderStarter(Protocol):
+    """Starts one kind of engine as a server; leaving the context ends the engine, whatever happened inside."""
+
+    def __call__(
+        self,
+        spec: LaunchSpec,
+        *,
+        library: Path,
+        model: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        port: int | None = None,
+        start_deadline_s: float = START_DEADLINE_S,
+        row_deadline_s: float = ROW_DEADLINE_S,
+    ) -> AbstractContextManager[DecodingEngine]: ...
+
+
 _STARTERS: dict[str, EngineStarter] = {}
+_DECODERS: dict[str, DecoderStarter] = {}
 
 
 def register_engine(kind: str) -> Callable[[EngineStarter], EngineStarter]:
@@ -132,12 +212,32 @@ def register_engine(kind: str) -> Callable[[EngineStarter], EngineStarter]:
     return keep
 
 
+def register_decoder(kind: str) -> Callable[[DecoderStarter], DecoderStarter]:
+    """Decorator: the function below starts engines of this kind for the decode path."""
+
+    def keep(starter: DecoderStarter) -> DecoderStarter:
+        _DECODERS[kind] = starter
+        return starter
+
+    return keep
+
+
 def engine_kinds() -> list[str]:
     """The kinds that can be started: what the modules of this folder register (all of them are imported)."""
+    _import_all()
+    return sorted(_STARTERS)
+
+
+def decoder_kinds() -> list[str]:
+    """The kinds that have a decode path."""
+    _import_all()
+    return sorted(_DECODERS)
+
+
+def _import_all() -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if not module.name.endswith("_worker"):  # a worker is a program of its own
             importlib.import_module(f"{__package__}.{module.name}")
-    return sorted(_STARTERS)
 
 
 def start_engine(
@@ -170,4 +270,38 @@ def start_engine(
         environment=environment,
         start_deadline_s=start_deadline_s,
         window_deadline_s=window_deadline_s,
+    )
+
+
+def start_decoder(
+    kind: str,
+    spec: LaunchSpec,
+    *,
+    library: Path,
+    model: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    port: int | None = None,
+    start_deadline_s: float = START_DEADLINE_S,
+    row_deadline_s: float = ROW_DEADLINE_S,
+) -> AbstractContextManager[DecodingEngine]:
+    """Start an engine of `kind` as a server on 127.0.0.1 for the decode path; all else as with `start_engine`.
+
+    It is ready when it has answered a request for one token of the right model. Without `port` it takes a free one.
+    An engine that is not ready after `start_deadline_s` seconds, or not done with a request after `row_deadline_s`, is
+    killed. Raises EngcmpError as `start_engine`, and for a port that is taken.
+    """
+    if kind not in _DECODERS and kind not in decoder_kinds():
+        raise EngcmpError(
+            f"no engine kind {kind!r} has a decode path", remedy=f"known kinds: {', '.join(decoder_kinds())}"
+        )
+    return _DECODERS[kind](
+        spec,
+        library=library,
+        model=model,
+        log=log,
+        environment=environment,
+        port=port,
+        start_deadline_s=start_deadline_s,
+        row_deadline_s=row_deadline_s,
     )

@@ -17,8 +17,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, Protocol
 
 _PR_SET_PDEATHSIG = 1
 _LOG_DEBUG = 1
@@ -37,6 +38,14 @@ class Refused(Exception):
         self.what = what
         self.remedy = remedy
         super().__init__(what)
+
+
+class Served(Protocol):
+    """What `serve` needs of an engine that has started."""
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]: ...
 
 
 class _ModelParams(ctypes.Structure):
@@ -128,7 +137,7 @@ class Engine:
         try:
             self._lib = ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
         except OSError as error:
-            raise Refused(f"the library does not load: {error}", _remedy_for_loader(str(error))) from error
+            raise Refused(f"the library does not load: {error}", remedy_for_loader(str(error))) from error
         missing = _bind(self._lib, _FUNCTIONS)
         for functions in _CLEARING:
             if not _bind(self._lib, functions):
@@ -214,6 +223,10 @@ class Engine:
             return {"missing": f"the library exports no {name}"}
         return str(getattr(self._lib, name)().decode(errors="replace"))
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What is asked after the start: rows or token ids."""
+        return self.prefill(request) if request["do"] == "prefill" else self.tokenize(request)
+
     def tokenize(self, request: dict[str, Any]) -> dict[str, Any]:
         """Token ids of request["text"]; special markers are parsed, nothing is added at either end."""
         text = request["text"].encode()
@@ -244,7 +257,7 @@ class Engine:
             self._write_rows(request["positions"], out)
         except OSError as error:
             raise Refused(f"rows could not be written to {out}: {error.strerror}", "free disk space") from error
-        return {"rows": len(request["positions"]), "seconds": seconds, "peak_rss_bytes": _peak_rss_bytes()}
+        return {"rows": len(request["positions"]), "seconds": seconds, "peak_rss_bytes": peak_rss_bytes()}
 
     def _clear(self) -> None:
         clear = getattr(self._lib, self._clearing)
@@ -268,7 +281,8 @@ class Engine:
             partial.unlink(missing_ok=True)
 
 
-def _remedy_for_loader(text: str) -> str:
+def remedy_for_loader(text: str) -> str:
+    """What helps against this message of the dynamic loader."""
     for library, package in (("libgomp", "libgomp1"), ("libstdc++", "libstdc++6")):
         if text.startswith(library):
             return f"install the Debian package {package}"
@@ -288,7 +302,8 @@ def _log_writer() -> Any:
     return write
 
 
-def _peak_rss_bytes() -> int:
+def peak_rss_bytes() -> int:
+    """The most memory that this program has had resident."""
     # On Linux getrusage starts at the size that the parent had at the fork; VmHWM is of this program alone.
     status = Path("/proc/self/status")
     if status.exists():
@@ -315,23 +330,23 @@ def _read_requests(source: BinaryIO, requests: queue.SimpleQueue[dict[str, Any]]
     os._exit(0)
 
 
-def main() -> None:
-    """Serve requests until standard input ends."""
+def serve(start: Callable[[dict[str, Any]], Served]) -> NoReturn:
+    """Serve requests until standard input ends; the first one starts the engine and is answered with its facts."""
     _die_with(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file of an engine is as large as its model
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
-    engine: Engine | None = None
+    engine: Served | None = None
     while True:
         request = requests.get()
         try:
             if engine is None:
-                engine = Engine(request)
+                engine = start(request)
                 answer: dict[str, Any] = {"ok": engine.facts()}
             else:
-                answer = {"ok": engine.prefill(request) if request["do"] == "prefill" else engine.tokenize(request)}
+                answer = {"ok": engine.answer(request)}
         except Refused as refusal:
             answer = {"error": {"what": refusal.what, "remedy": refusal.remedy}}
         answers.write(json.dumps(answer).encode() + b"\n")
@@ -339,4 +354,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Engine)

@@ -16,7 +16,9 @@ from engcmp_assets.kernel.plots import (
     bars,
     dots_with_intervals,
     format_number,
+    format_tick,
     markdown_image,
+    needs_log_scale,
     survival,
 )
 from engcmp_assets.kernel.records import Missing
@@ -79,6 +81,55 @@ def test_the_zero_line_keeps_zero_in_view() -> None:
     )
 
 
+def test_a_log_axis_is_for_values_far_apart_and_all_above_zero() -> None:
+    assert needs_log_scale(ROWS)
+    assert not needs_log_scale(ROWS[1:])
+    assert not needs_log_scale([*ROWS, DotRow("a", 0.0, None, None, "", "")])
+    assert not needs_log_scale([*ROWS, DotRow("a", 0.003, -0.001, 0.007, "", "")])
+    assert not needs_log_scale([DotRow("a", None, None, None, "", "the engine died")])
+
+
+def test_a_log_axis_shows_the_width_of_a_small_interval() -> None:
+    linear, log = (dots_with_intervals("t", [ROWS[0], DotRow("b", 0.4, 0.35, 0.45, "b", "")], unit="nats", log=on)
+                   for on in (False, True))  # fmt: skip
+    assert blue_pixels(log) > blue_pixels(linear)
+    below_zero = [DotRow("a", 0.3, -0.1, 0.7, "", "")]
+    assert dots_with_intervals("t", below_zero, unit="nats", log=True) == dots_with_intervals(
+        "t", below_zero, unit="nats"
+    )
+
+
+def test_a_finer_plot_is_the_same_plot_in_twice_the_pixels() -> None:
+    fine = Image.open(io.BytesIO(dots_with_intervals("t", ROWS, unit="nats", pixel_ratio=2)))
+    coarse = Image.open(io.BytesIO(dots_with_intervals("t", ROWS, unit="nats")))
+    assert fine.width == 2 * coarse.width == 2 * WIDTH_PX
+    assert abs(fine.height - 2 * coarse.height) <= 1
+
+
+def test_a_legend_is_drawn_only_where_the_labels_do_not_say_the_group() -> None:
+    def height(*groups: str) -> int:
+        return int(pixels(bars("t", ["chat-1", "code-1"], [1.0, 2.0], unit="u", groups=groups)).shape[0])
+
+    assert height("chat", "code") == height("", "") < height("first", "second")
+
+
+def test_series_with_the_same_values_are_one_curve_with_all_their_names() -> None:
+    values = [0.01, 0.1, 1.0]
+    one = survival("t", {"1.1": values}, unit="nats")
+    both = survival("t", {"1.1": values, "1.2": list(reversed(values))}, unit="nats")
+    apart = survival("t", {"1.1": values, "1.2": [0.02, 0.2, 2.0]}, unit="nats")
+    orange = [int((pixels(png) == (0xD5, 0x5E, 0x00)).all(axis=2).sum()) for png in (one, both, apart)]
+    assert orange[0] == orange[1] == 0 < orange[2]
+    assert both != one
+
+
+def test_a_long_reason_stays_within_its_row() -> None:
+    long = dots_with_intervals("t", [DotRow("a", None, None, None, "", "word " * 200)], unit="nats")
+    short = dots_with_intervals("t", [DotRow("a", None, None, None, "", "word " * 40)], unit="nats")
+    assert pixels(long).shape == pixels(short).shape
+    assert long == short
+
+
 def test_a_series_without_a_row_above_zero_is_named_and_not_drawn() -> None:
     assert blue_pixels(survival("t", {"same": [0.0, 0.0]}, unit="nats")) < blue_pixels(
         survival("t", {"same": [0.01, 0.1, 1.0]}, unit="nats")
@@ -125,6 +176,14 @@ def test_nothing_to_draw_is_refused() -> None:
 )
 def test_a_number_has_four_significant_digits(value: float, text: str) -> None:
     assert format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.001, "0.001"), (0.00001, "10⁻⁵"), (0.25, "0.25"), (16_000.0, "16,000"), (-0.5, "−0.5")],  # noqa: RUF001
+)
+def test_a_tick_is_written_out_and_a_small_power_of_ten_as_one(value: float, text: str) -> None:
+    assert format_tick(value) == text
 
 
 def test_the_markdown_image_needs_no_file() -> None:

@@ -1,0 +1,393 @@
+"""Precision per row against a top-K reference (MEASURES sections 1 and 2): what is kept of a row, and what is measured from it.
+
+Both sides know a row as K token ids and one bucket for all other ids, so their buckets partition the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engcmp_assets.kernel.row_measures import BadRow
+from engcmp_resources.errors import EngcmpError
+
+Rows = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+TOP_K = 1024
+OWN_TOP = 20  # what an unmodified server returns of a row
+_BLOCK_VALUES = (
+    1 << 17
+)  # 1 MiB for each float64 temporary, so that they stay in the cache: blocks of 2 MiB take twice as long
+_KL_ROUNDING = -1e-10  # a KL below this cannot be rounding
+# A log-prob x stored in float16 is off by at most |x| / 2,048, so a row's sum by at most ln(K + 1) / 2,048 = 0.34 %.
+_REFERENCE_SUM_ERROR = 0.01
+_ENGINE_SUM_ERROR = 1e-5  # the same for float32, with room: 4e-7
+_SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # 2^-149
+_EXP_IS_ZERO = -800.0  # exp of this is 0.0 in float64
+_SHOWN_ROWS = 5  # bad rows that one error text names
+
+
+@dataclass(frozen=True, slots=True)
+class TopKRows:
+    """A reference's rows as they are stored: n rows, K ids, natural logarithms.
+
+    `top_ids` uint32 [n, K] in falling probability, equal ones by the lower id; `top_log_probs` float16 [n, K];
+    `tail_log_mass` float32 [n], the log of the summed probability of all other ids; `next_token_log_prob` float32 [n].
+    """
+
+    top_ids: npt.NDArray[np.uint32]
+    top_log_probs: npt.NDArray[np.float16]
+    tail_log_mass: npt.NDArray[np.float32]
+    next_token_log_prob: npt.NDArray[np.float32]
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: getattr(self, name) for name in TopKRows.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedRows:
+    """What is kept of an engine's rows: n rows, the K ids of a reference, natural logarithms.
+
+    `log_probs` float32 [n, K] at the reference's ids, `rest_log_mass` float32 [n] of all other ids, `next_token_log_prob` float64 [n];
+    `own_top_ids` uint32 and `own_top_log_probs` float32 [n, 20], ordered as TopKRows; `entropy` float64 [n] of the full row;
+    `reference_ids_digest` uint64 [n] tells which ids `log_probs` belong to. The first own top id is the argmax.
+    """
+
+    log_probs: npt.NDArray[np.float32]
+    rest_log_mass: npt.NDArray[np.float32]
+    next_token_log_prob: Float64
+    own_top_ids: npt.NDArray[np.uint32]
+    own_top_log_probs: npt.NDArray[np.float32]
+    entropy: Float64
+    reference_ids_digest: npt.NDArray[np.uint64]
+
+    @property
+    def argmax(self) -> Int64:
+        """The most probable id of each row, int64 [n]; equal ones go to the lower id."""
+        return self.own_top_ids[:, 0].astype(np.int64)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: getattr(self, name) for name in ReducedRows.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class TopKScores:
+    """One value a row, float64 [n], in nats and 0/1; the fields are measure ids (TOPK_ROW_MEASURES).
+
+    `pb20_rest_is_floor`, bool [n], marks the rows whose top-20 probabilities sum to 1 or more, which are to be counted.
+    """
+
+    kl_coarse: Float64
+    kl_pb20: Float64
+    nll: Float64
+    top1: Float64
+    entropy: Float64
+    pb20_rest_is_floor: npt.NDArray[np.bool_]
+
+
+def topk_of(logits: Rows, next_tokens: Sequence[int] | Int64, k: int = TOP_K, *, where: str) -> TopKRows:
+    """The top-K form of full rows [n, V] (float16, float32 or float64; logits or log-probabilities), for `next_tokens` [n].
+
+    The tail is a log-sum-exp over the ids that are not in the top K, and -inf where k = V. What float16 does to kl_coarse: see
+    score_topk. Raises EngcmpError for k below 1 or above V, and naming `where` and the rows for NaN, +inf, a row of only -inf, and a
+    next token outside the vocabulary.
+    """
+    tokens = _checked(logits, next_tokens, where)
+    vocab = logits.shape[1]
+    if not 1 <= k <= vocab:
+        raise EngcmpError(
+            f"there are no top {k} ids of {vocab} ids", where=where, remedy=f"ask for k from 1 to {vocab}"
+        )
+    parts = []
+    for block, raw in _blocks(logits):
+        ids = _top_ids(raw, k)
+        log_p, log_sum = _normalised(raw)
+        next_log_prob = np.take_along_axis(log_p, tokens[block, None], axis=1)[:, 0] - log_sum
+        top = np.take_along_axis(log_p, ids, axis=1) - log_sum[:, None]
+        np.put_along_axis(log_p, ids, -np.inf, axis=1)
+        parts.append((ids, top, _log_sum_exp(log_p) - log_sum, next_log_prob))
+    ids, top, tail, next_log_prob = (np.concatenate(part) for part in zip(*parts, strict=True))
+    with np.errstate(over="ignore"):  # below -65,504 a float16 is -inf, and exp is 0 from -746 on
+        return TopKRows(
+            ids.astype(np.uint32), top.astype(np.float16), tail.astype(np.float32), next_log_prob.astype(np.float32)
+        )
+
+
+def reduce_rows(
+    logits: Rows, top_ids: npt.NDArray[np.uint32], next_tokens: Sequence[int] | Int64, *, where: str
+) -> ReducedRows:
+    """What is kept of an engine's full rows [n, V] (as for topk_of) once `top_ids` [n, K] of the reference are known.
+
+    All is computed in float64 from the full row before it is dropped. Raises EngcmpError naming `where` and the rows for NaN, +inf, a row
+    of only -inf, a next token outside the vocabulary, and for ids that do not fit the rows: another count, outside the vocabulary, twice.
+    """
+    tokens = _checked(logits, next_tokens, where)
+    places = _checked_ids(top_ids, logits, where)
+    parts = []
+    for block, raw in _blocks(logits):
+        own = _top_ids(raw, min(OWN_TOP, logits.shape[1]))
+        log_q, log_sum = _normalised(raw)
+        wanted = (places[block], tokens[block, None], own)
+        listed, following, own_top = (np.take_along_axis(log_q, ids, axis=1) - log_sum[:, None] for ids in wanted)
+        entropy = _entropy(log_q, log_sum)
+        np.put_along_axis(log_q, places[block], -np.inf, axis=1)
+        parts.append((listed, _log_sum_exp(log_q) - log_sum, following[:, 0], own, own_top, entropy))
+    listed, rest, following, own, own_top, entropy = (np.concatenate(part) for part in zip(*parts, strict=True))
+    with np.errstate(over="ignore"):
+        return ReducedRows(
+            listed.astype(np.float32), rest.astype(np.float32), following,
+            own.astype(np.uint32), own_top.astype(np.float32), entropy, _digests(top_ids),
+        )  # fmt: skip
+
+
+def score_topk(reference: TopKRows, engine: ReducedRows, *, where: str) -> TopKScores:
+    """Score n rows of an engine against a top-K reference. Measure ids: the fields of TopKScores.
+
+    kl_coarse: the reference's K + 1 stored values are renormalised in float64, and so are the engine's: its buckets partition the
+    vocabulary, so this takes off nothing but float32 storage, which alone made KLs of down to -4e-8 on rows of SmolLM2.
+    kl_pb20 knows of the engine only what an unmodified server returns, its top 20, so a light capture of the row reads the same: the
+    rest is log1p(-sum), and where rounding makes the sum 1 or more it is 2^-149, the smallest positive float32, and the row is marked.
+    (A rest that is summed itself would move it by at most 1.7e-7 on the rows below.)
+
+    float16 storage: with h = |log p| / 2,048, H = log sum p e^h and r = e^(h + H) - 1, kl_coarse is within sum p r (|log p/q| + r) of
+    the exact KL over these buckets, so it can exceed kl_full by as much. On 384 rows of SmolLM2: within 4.5e-4 on a row and 2.4e-6 on
+    the mean at a mean KL of 0.385 (4-bit), 5.8e-5 and 2.2e-7 at 0.0045 (8-bit); the reference against itself reads 2.4e-7, at most 8e-7.
+
+    Raises EngcmpError naming `where` and rows for arrays that do not pair up, for bad rows (q = 0 where p > 0, an infinite NLL, values
+    that do not sum to 1), and for a KL below -1e-10 (for a marked row: below -1e-10 less the logarithm of its sum).
+    """
+    _refuse_other_ids(reference, engine, where)
+    log_p_stored = _with_rest(reference.top_log_probs, reference.tail_log_mass)
+    log_q_stored = _with_rest(engine.log_probs, engine.rest_log_mass)
+    log_p, log_q = _renormalised(log_p_stored), _renormalised(log_q_stored)
+    own_log_q = engine.own_top_log_probs.astype(np.float64)
+    faults = [
+        *_sum_faults(log_p_stored, "reference", _REFERENCE_SUM_ERROR),
+        *_sum_faults(log_q_stored, "engine", _ENGINE_SUM_ERROR),
+        *_flagged(~(np.exp(own_log_q).sum(axis=1) <= 1 + _ENGINE_SUM_ERROR), "the engine's top 20 sum to more than 1"),
+        *_lost(log_p, log_q, ("reference", "engine")),
+        *_flagged(~np.isfinite(reference.next_token_log_prob), "its next token has reference probability 0"),
+        *_flagged(~np.isfinite(engine.next_token_log_prob), "its next token has probability 0, so its NLL is infinite"),
+        *_flagged(~np.isfinite(engine.entropy), "the engine's entropy is not a number"),
+    ]
+    _refuse(faults, len(log_p), where)
+    kl_pb20, is_floor = _kl_pb20(log_p, reference.top_ids, engine.own_top_ids, own_log_q, where)
+    return TopKScores(
+        kl_coarse=_settled(_bucket_kl(log_p, log_q), where),
+        kl_pb20=kl_pb20,
+        nll=0.0 - engine.next_token_log_prob.astype(np.float64),
+        top1=(engine.argmax == reference.top_ids[:, 0]).astype(np.float64),
+        entropy=engine.entropy.astype(np.float64),
+        pb20_rest_is_floor=is_floor,
+    )
+
+
+def pair_coarse(a: ReducedRows, b: ReducedRows, *, where: str) -> Float64:
+    """KL(a to b) of each row over the reference's K ids and one bucket for the rest, float64 [n] in nats. Measure id: kl_pair_coarse.
+
+    Both sides' K + 1 values are renormalised in float64, for the reason given in score_topk; a row against itself reads exactly 0.
+    Raises EngcmpError naming `where` and rows for rows that were reduced at other ids, for bad rows and for a KL below -1e-10.
+    """
+    same_shape = a.log_probs.shape == b.log_probs.shape
+    if not same_shape or (a.reference_ids_digest != b.reference_ids_digest).any():
+        raise EngcmpError(
+            "two captures were reduced at different ids", where=where, remedy="reduce both with one reference's ids"
+        )
+    stored_a, stored_b = (_with_rest(side.log_probs, side.rest_log_mass) for side in (a, b))
+    log_a, log_b = _renormalised(stored_a), _renormalised(stored_b)
+    faults = _sum_faults(stored_a, "first", _ENGINE_SUM_ERROR) + _sum_faults(stored_b, "second", _ENGINE_SUM_ERROR)
+    _refuse(faults + _lost(log_a, log_b, ("first", "second")), len(log_a), where)
+    return _settled(_bucket_kl(log_a, log_b), where)
+
+
+def _kl_pb20(
+    log_p: Float64, top_ids: npt.NDArray[np.uint32], own_ids: npt.NDArray[np.uint32], own_log_q: Float64, where: str
+) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """kl_pb20 of each row and whether its rest is the floor; `log_p` [n, K + 1] renormalised, the rest last."""
+    same = own_ids[:, :, None] == top_ids[:, None, :]
+    listed, places = same.any(axis=2), same.argmax(axis=2)
+    # The ids of a bucket, and then all others with the tail as one: an own id that the reference does not list is among these.
+    bucket_log_p = np.where(listed, np.take_along_axis(log_p, places, axis=1), -np.inf)
+    others = np.exp(log_p)
+    rows, columns = np.nonzero(listed)
+    others[rows, places[rows, columns]] = 0.0
+    with np.errstate(divide="ignore"):
+        rest_log_p = np.log(others.sum(axis=1))
+    total = np.where(listed, np.exp(own_log_q), 0.0).sum(axis=1)
+    is_floor = total >= 1.0
+    rest_log_q = np.where(is_floor, np.log(_SMALLEST_FLOAT32), np.log1p(-np.where(is_floor, 0.0, total)))
+    kl = _bucket_kl(np.column_stack([bucket_log_p, rest_log_p]), np.column_stack([own_log_q, rest_log_q]))
+    excess = np.log(np.where(is_floor, total, 1.0))
+    return _settled(kl, where, excess), is_floor
+
+
+def _bucket_kl(log_p: Float64, log_q: Float64) -> Float64:
+    with np.errstate(invalid="ignore"):
+        terms = np.exp(log_p) * (log_p - log_q)
+    terms[np.isneginf(log_p)] = 0.0  # 0 log 0 = 0
+    kl: Float64 = terms.sum(axis=1)
+    return kl
+
+
+def _settled(kl: Float64, where: str, excess: Float64 | float = 0.0) -> Float64:
+    """`kl` with rounding below 0 made 0. `excess` is what the logarithm of q's sum is above 0: it alone may lower a KL that far."""
+    below = kl + excess
+    if (below < _KL_ROUNDING).any():
+        index = int(below.argmin())
+        raise EngcmpError(
+            f"row {index}: KL is {kl[index]:.3e} nats, below what rounding can explain",
+            where=where,
+            remedy="report this row as a fault of the scorer",
+        )
+    return np.where(kl > 0, kl, 0.0)
+
+
+def _top_ids(raw: Float64, k: int) -> Int64:
+    """The ids of the k largest raw values of each row, in falling order, equal ones by the lower id.
+
+    Raw values decide: subtracting the normaliser could make two different ones equal. The k-th largest of the maxima of any groups is
+    at most the k-th largest value, so few values are left to sort: faster than a partition of the row.
+    """
+    vocab = raw.shape[1]
+    depth = max(1, vocab // (3 * k))  # of about 3 k groups
+    found = np.empty((len(raw), k), dtype=np.int64)
+    for row, ids in zip(raw, found, strict=True):
+        maxima = row[: vocab - vocab % depth].reshape(depth, -1).max(axis=0)
+        floor = np.partition(maxima, maxima.size - k)[maxima.size - k]
+        candidates = np.flatnonzero(row >= floor)
+        ids[:] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
+    return found
+
+
+def _normalised(raw: Float64) -> tuple[Float64, Float64]:
+    """`raw`, changed in place to values whose maximum is 0 in each row, and the log of the sum of their exponentials [n]."""
+    with np.errstate(over="ignore"):
+        raw -= raw.max(axis=1, keepdims=True)
+    return raw, np.log(np.exp(raw).sum(axis=1))
+
+
+def _log_sum_exp(values: Float64) -> Float64:
+    """Log of the summed exponentials of each row, by its own maximum; -inf for a row of nothing but -inf."""
+    top = values.max(axis=1)
+    with np.errstate(invalid="ignore"):
+        summed: Float64 = top + np.log(np.exp(values - top[:, None]).sum(axis=1))
+    return np.where(np.isneginf(top), -np.inf, summed)
+
+
+def _entropy(shifted: Float64, log_sum: Float64) -> Float64:
+    """Entropy of rows whose maximum is 0 and whose log-sum-exp is `log_sum`."""
+    finite = np.maximum(shifted, _EXP_IS_ZERO)  # 0 log 0 = 0
+    weights = np.exp(finite)
+    finite *= weights
+    entropy: Float64 = log_sum - finite.sum(axis=1) / weights.sum(axis=1)
+    return entropy
+
+
+def _blocks(logits: Rows) -> Iterator[tuple[slice, Float64]]:
+    """Rows as new float64 arrays in C order, which callers may change; each row is summed the same way whatever rows stand beside it."""
+    step = max(1, _BLOCK_VALUES // logits.shape[1])
+    for start in range(0, len(logits), step):
+        block = slice(start, start + step)
+        yield block, np.array(logits[block], dtype=np.float64, order="C")
+
+
+def _digests(top_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """The first 64 bits of the SHA-256 of each row's ids, as little-endian numbers, [n]."""
+    rows = np.ascontiguousarray(top_ids, dtype="<u4")
+    digests = [hashlib.sha256(row.data).digest()[:8] for row in rows]
+    return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
+
+
+def _with_rest(listed: Rows, rest: Rows) -> Float64:
+    """K + 1 buckets in float64: the listed ids, then the rest."""
+    return np.column_stack([listed.astype(np.float64), rest.astype(np.float64)])
+
+
+def _renormalised(log_values: Float64) -> Float64:
+    with np.errstate(invalid="ignore"):  # a row of only -inf is found by its sum
+        shared: Float64 = log_values - _log_sum_exp(log_values)[:, None]
+    return shared
+
+
+def _flagged(bad: npt.NDArray[np.bool_], reason: str) -> list[BadRow]:
+    return [BadRow(int(row), reason) for row in np.flatnonzero(bad)]
+
+
+def _sum_faults(log_values: Float64, name: str, tolerance: float) -> list[BadRow]:
+    with np.errstate(over="ignore"):
+        sums = np.exp(log_values).sum(axis=1)
+    bad = np.flatnonzero(~(np.abs(sums - 1.0) <= tolerance))  # NaN is bad as well
+    return [BadRow(int(row), f"the {name}'s kept probabilities sum to {sums[row]:.6g}, not 1") for row in bad]
+
+
+def _lost(log_p: Float64, log_q: Float64, names: tuple[str, str]) -> list[BadRow]:
+    lost = np.isneginf(log_q) & (log_p > -np.inf)
+    reason = f"the {names[1]}'s probability is 0 where the {names[0]}'s is not"
+    faults = []
+    for row in np.flatnonzero(lost.any(axis=1)):
+        rest = ", the rest among them" if lost[row, -1] else ""
+        faults.append(BadRow(int(row), f"{reason}, at {lost[row].sum()} of {lost.shape[1]} buckets{rest}"))
+    return faults
+
+
+def _checked(logits: Rows, next_tokens: Sequence[int] | Int64, where: str) -> Int64:
+    """`next_tokens` as int64 [n], once the rows are known to be floating, to hold something, and to have no bad value."""
+    if logits.ndim != 2 or logits.dtype.kind != "f" or logits.size == 0:  # noqa: PLR2004
+        text = f"rows are {logits.dtype} {list(logits.shape)}, not floating [rows, vocabulary] with a row or more"
+        raise EngcmpError(text, where=where, remedy="recapture this window")
+    tokens = np.asarray(next_tokens)
+    if tokens.shape != (len(logits),) or tokens.dtype.kind not in "iu":
+        text = f"next tokens are {tokens.dtype} {list(tokens.shape)}, not integers for {len(logits)} rows"
+        raise EngcmpError(text, where=where, remedy="give the token that each row predicts")
+    tops = logits.max(axis=1)  # NaN where the row holds NaN
+    vocab = logits.shape[1]
+    faults = _flagged(np.isnan(tops), "the row holds NaN") + _flagged(np.isposinf(tops), "the row holds +inf")
+    faults += _flagged(np.isneginf(tops), "the row is -inf for every id")
+    for row in np.flatnonzero((tokens < 0) | (tokens >= vocab)):
+        faults.append(BadRow(int(row), f"its next token {tokens[row]} is outside the vocabulary of {vocab} ids"))
+    _refuse(faults, len(logits), where)
+    return tokens.astype(np.int64)
+
+
+def _checked_ids(top_ids: npt.NDArray[np.uint32], logits: Rows, where: str) -> Int64:
+    """`top_ids` as int64 [n, K], once they are known to be distinct ids of the rows' vocabulary."""
+    rows, vocab = logits.shape
+    if top_ids.ndim != 2 or len(top_ids) != rows or not top_ids.size or top_ids.dtype.kind not in "iu":  # noqa: PLR2004
+        text = f"the reference's ids are {top_ids.dtype} {list(top_ids.shape)}, not integers [rows, K] for {rows} rows"
+        raise EngcmpError(text, where=where, remedy="give the top ids of the same window's reference")
+    ordered = np.sort(top_ids.astype(np.int64), axis=1)
+    outside = (ordered[:, 0] < 0) | (ordered[:, -1] >= vocab)
+    faults = _flagged(outside, f"the reference lists an id outside the vocabulary of {vocab} ids")
+    faults += _flagged((ordered[:, 1:] == ordered[:, :-1]).any(axis=1), "the reference lists an id twice")
+    _refuse(faults, rows, where)
+    return top_ids.astype(np.int64)
+
+
+def _refuse_other_ids(reference: TopKRows, engine: ReducedRows, where: str) -> None:
+    if reference.top_ids.shape != engine.log_probs.shape:
+        raise EngcmpError(
+            f"the engine has {list(engine.log_probs.shape)} values, the reference {list(reference.top_ids.shape)} (rows, ids)",
+            where=where,
+            remedy="reduce the engine's rows with this reference, or recapture this window",
+        )
+    other = _digests(reference.top_ids) != engine.reference_ids_digest
+    _refuse(_flagged(other, "the engine's values are at other ids than the reference's"), len(other), where)
+
+
+def _refuse(faults: list[BadRow], rows: int, where: str) -> None:
+    """Raise for any fault, with the first reason of each of the first rows."""
+    if not faults:
+        return
+    first = {one.index: one.reason for one in reversed(faults)}
+    shown = "; ".join(f"row {index}: {first[index]}" for index in sorted(first)[:_SHOWN_ROWS])
+    more = "" if len(first) <= _SHOWN_ROWS else f"; and {len(first) - _SHOWN_ROWS} more"
+    raise EngcmpError(
+        f"{len(first)} of {rows} rows cannot be scored: {shown}{more}", where=where, remedy="recapture this window"
+    )

@@ -1,0 +1,169 @@
+"""Writing so that a file appears whole or not at all, and what a user is told when the disk refuses."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from engcmp_resources.errors import EngcmpError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a path or a file system can be at fault for; other errors of the system are not about a place on the disk.
+_REFUSED = (
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+    errno.ELOOP, errno.EIO, errno.EFBIG, errno.ENOLCK, errno.ENOTSUP, errno.EXDEV,
+)  # fmt: skip
+FULL_REMEDY = "free space and start again: what is complete is kept and nothing half written remains"
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turn a full disk, a quota, a read-only or impossible place into an EngcmpError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise EngcmpError("the disk is full", where=str(where), remedy=FULL_REMEDY) from error
+        if error.errno in _REFUSED:
+            raise EngcmpError(
+                f"cannot write there: {error.strerror}", where=str(where),
+                remedy="make the folder writable, or name another one (ENGCMP_HOME for results)",
+            ) from error  # fmt: skip
+        raise
+
+
+def require_space(folder: Path, needed_bytes: int, what: str) -> None:
+    """Refuse early where `folder`'s file system has less than `needed_bytes` free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise EngcmpError(
+            f"{what} needs {needed_bytes / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free",
+            where=str(folder),
+            remedy="free space, or set ENGCMP_HOME to a folder on a larger disk",
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what is above it, each entry on disk before something is put in."""
+    missing = list(itertools.takewhile(lambda path: not path.is_dir(), [folder, *folder.parents]))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> None:
+    """Write `data` as `target`: temporary file, fsync, rename, fsync of the folder. Raises EngcmpError where the disk refuses."""
+    with disk_errors(target):
+        make_folder(target.parent)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the file `path`, for a moment; the kernel frees it however the holder ends."""
+    with disk_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with disk_errors(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Temporaries:
+    """Names for unfinished files below `root`, in a folder whose lock this process holds for as long as it lives.
+
+    Not a process id but the lock tells whether the owner lives: containers that share a folder have the same ids.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folder: Path | None = None
+        self._owner = 0
+        self._numbers = itertools.count()
+
+    def name(self) -> Path:
+        """A name that is free. What is put there goes when this process has ended, at the latest with `remove_dead`."""
+        if self._folder is None or self._owner != os.getpid() or not self._folder.is_dir():
+            self._folder, self._owner = self._claim(), os.getpid()
+        return self._folder / str(next(self._numbers))
+
+    def _claim(self) -> Path:
+        with disk_errors(self._root):
+            self._root.mkdir(parents=True, exist_ok=True)
+            while True:
+                folder = self._root / f"tmp-{secrets.token_hex(8)}"
+                lock = folder.with_suffix(".lock")
+                descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                # Between the two lines above and below, `remove_dead` of another process may take it for a dead one's.
+                if _try_lock(descriptor) and lock.exists():
+                    folder.mkdir()
+                    weakref.finalize(self, _give_up, folder, lock, descriptor, os.getpid())
+                    return folder
+                os.close(descriptor)
+
+    def remove_dead(self) -> None:
+        """Remove what processes that are gone have left."""
+        for lock in self._root.glob("tmp-*.lock"):
+            with suppress(FileNotFoundError):  # its owner has just ended, or another process cleans up too
+                descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if _try_lock(descriptor):
+                        _remove(lock.with_suffix(""))
+                        lock.unlink()
+                finally:
+                    os.close(descriptor)
+        for path in self._root.glob("tmp-*"):
+            # A folder is made after its lock and goes before it.
+            if path.suffix != ".lock" and not path.with_suffix(".lock").exists():
+                _remove(path)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _give_up(folder: Path, lock: Path, descriptor: int, owner: int) -> None:
+    if owner != os.getpid():
+        return  # a forked child: the folder is its parent's
+    _remove(folder)
+    lock.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

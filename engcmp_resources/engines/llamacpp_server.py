@@ -1,0 +1,208 @@
+"""The decode path of llama.cpp: its own HTTP server in a child process, asked for one token after the other."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engcmp_resources.engines._child import END_WAIT_S, OWN_ENVIRONMENT, Child, check_file
+from engcmp_resources.engines._llamacpp_http import BrokenOff, CompletionClient, Late
+from engcmp_resources.engines.base import (
+    ROW_DEADLINE_S,
+    START_DEADLINE_S,
+    DecodeResult,
+    LaunchSpec,
+    label_of,
+    register_decoder,
+    verified_settings,
+)
+from engcmp_resources.errors import EngcmpError
+
+_WORKER = Path(__file__).with_name("llamacpp_server_worker.py")
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
+_DEATH_WAIT_S = 1.0
+_LOG_WAIT_S = 1.0
+_LOG_POLL_S = 0.05
+_LOGGED = {
+    "n_batch": re.compile(rb"llama_context: n_batch +=\s*(\d+)"),
+    "n_ubatch": re.compile(rb"llama_context: n_ubatch +=\s*(\d+)"),
+    "n_threads": re.compile(rb"system_info: n_threads = (\d+)"),
+    "n_threads_batch": re.compile(rb"system_info: n_threads = \d+ \(n_threads_batch = (\d+)\)"),
+}
+
+
+class _Decoder:
+    """A running server; see DecodingEngine."""
+
+    def __init__(self, child: Child, client: CompletionClient, facts: dict[str, Any], row_deadline_s: float) -> None:
+        self._child = child
+        self._client = client
+        self._facts = facts
+        self._row_deadline_s = row_deadline_s
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+    def decode_rows(self, window_id: str, tokens: Sequence[int], positions: Sequence[int], out: Path) -> DecodeResult:
+        self._check_window(window_id, tokens, positions)
+        ids = [int(token) for token in tokens]
+        doing, deadline_s = f"processing what precedes row {positions[0]} of window {window_id}", self._row_deadline_s
+        with _engine_errors(self._child, doing, deadline_s):
+            self._client.process_prefix(ids[: positions[0]], doing=doing, deadline_s=deadline_s)
+        rows, processed = [], []
+        started = time.perf_counter()
+        for position in positions:
+            doing = f"decoding row {position} of window {window_id}"
+            with _engine_errors(self._child, doing, deadline_s):
+                row, count = self._client.decode_row(ids[: position + 1], doing=doing, deadline_s=deadline_s)
+            rows.append(row)
+            processed.append(count)
+        seconds = time.perf_counter() - started
+        memory = self._child.ask({}, doing="asking for the memory used", deadline_s=deadline_s)
+        self._write(rows, out)
+        return DecodeResult(len(rows), seconds, memory["peak_rss_bytes"], tuple(processed))
+
+    def _check_window(self, window_id: str, tokens: Sequence[int], positions: Sequence[int]) -> None:
+        what = None
+        if not tokens or not positions:
+            what = f"{len(tokens)} tokens and {len(positions)} rows"
+        elif list(positions) != list(range(positions[0], positions[0] + len(positions))):
+            what = f"rows {list(positions)} do not follow each other"
+        elif positions[0] < 1:
+            what = f"row {positions[0]}, which has no token before it that could be cached"
+        elif positions[-1] >= len(tokens):
+            what = f"a row outside 0..{len(tokens) - 1}"
+        elif positions[-1] + 1 >= self._facts["n_ctx"]:  # the server wants room for the token that it samples
+            what = f"row {positions[-1]} takes {positions[-1] + 2} tokens, the context holds {self._facts['n_ctx']}"
+        elif not all(0 <= token < self._facts["n_vocab"] for token in tokens):
+            what = f"a token id outside 0..{self._facts['n_vocab'] - 1}"
+        if what is not None:
+            raise EngcmpError(
+                f"{self._child.label}: window {window_id}: {what}",
+                remedy="correct the window or its decoded rows, or the context of the launch, in the protocol",
+            )
+
+    def _write(self, rows: Sequence[npt.NDArray[np.float32]], out: Path) -> None:
+        # No fsync: this is scratch that the caller reads at once; the store makes the final file durable.
+        partial = out.with_name(f"{out.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                for row in rows:
+                    file.write(row.tobytes())
+            partial.replace(out)
+        except OSError as error:
+            raise EngcmpError(
+                f"{self._child.label}: rows could not be written: {error.strerror}",
+                where=str(out),
+                remedy="free disk space",
+            ) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def log_tail(self) -> str:
+        return self._child.log_tail()
+
+
+@contextmanager
+def _engine_errors(child: Child, doing: str, deadline_s: float) -> Generator[None, None, None]:
+    """What the client sees of a dead or stuck engine, told as what happened to the engine."""
+    if child.process.poll() is not None:  # its port may be another program's by now
+        raise child.death(f"before {doing}")
+    try:
+        yield
+    except Late as error:
+        child.end(wait_s=0.0)
+        raise child.error(
+            f"no answer within {deadline_s:g} s while {doing}; the engine was killed",
+            "run again on a machine that is less busy, or raise the deadline",
+        ) from error
+    except BrokenOff as error:
+        if child.has_ended(within_s=_DEATH_WAIT_S):
+            raise child.death(f"while {doing}") from error
+        raise
+
+
+def _requested(spec: LaunchSpec) -> dict[str, int]:
+    return {
+        "n_ctx": spec.context_tokens,
+        "n_batch": spec.batch_tokens,
+        "n_ubatch": spec.micro_batch_tokens,
+        "n_threads": spec.threads,
+        "n_threads_batch": spec.threads,
+    }
+
+
+def _logged(log: Path) -> dict[str, Any]:
+    """The settings that the server does not state over HTTP, from its log, which a thread of its own writes."""
+    until = time.monotonic() + _LOG_WAIT_S
+    while True:
+        text = log.read_bytes()
+        found = {name: pattern.search(text) for name, pattern in _LOGGED.items()}
+        if all(found.values()) or time.monotonic() > until:
+            break
+        time.sleep(_LOG_POLL_S)
+    unknown = {"missing": "neither the server's answers nor its log state it"}
+    return {name: int(match[1]) if match else unknown for name, match in found.items()}
+
+
+def _facts(label: str, spec: LaunchSpec, stated: dict[str, Any]) -> dict[str, Any]:
+    requested = _requested(spec) | {"slots": 1, "n_vocab": spec.vocab}
+    return {
+        "engine": spec.engine,
+        "version": spec.version,
+        "score_path": "decode",
+        **stated,
+        "settings": verified_settings(label, spec, requested, stated),
+        "environment": dict(OWN_ENVIRONMENT),
+    }
+
+
+@register_decoder("llamacpp")
+@contextmanager
+def start_llamacpp_server(
+    spec: LaunchSpec,
+    *,
+    library: Path,
+    model: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    port: int | None = None,
+    start_deadline_s: float = START_DEADLINE_S,
+    row_deadline_s: float = ROW_DEADLINE_S,
+) -> Generator[_Decoder, None, None]:
+    """Start llama.cpp's server from the extension module `library` in a child process; see `base.start_decoder`.
+
+    Both files are hashed first: what is not as `spec` names it is not started. The server itself takes the free port.
+    """
+    label, until = label_of(spec, environment), time.monotonic() + start_deadline_s
+    check_file(label, "library", library, spec.library_sha256)
+    check_file(label, "model", model, spec.model_sha256)
+    child = Child(_WORKER, label=label, log=log, environment=environment)
+    end_wait_s = 0.0  # a worker that is still loading does not see that its input has ended
+    try:
+        # The key keeps other users of this machine and pages in a browser away from the one slot and its cache.
+        key, files = secrets.token_urlsafe(32), {"library": str(library.absolute()), "model": str(model.absolute())}
+        request = files | _requested(spec) | {"key": key, "alias": spec.model_sha256, "port": port or 0}
+        stated = child.ask(request, doing="loading", deadline_s=until - time.monotonic())
+        end_wait_s = END_WAIT_S
+        address = stated.pop("address")
+        if not _ADDRESS.fullmatch(address):
+            raise child.error(f"the server listens at {address!r}, not at 127.0.0.1", "use a version that obeys")
+        client = CompletionClient(address, key=key, label=label, model=spec.model_sha256, vocab=spec.vocab)
+        try:
+            with _engine_errors(child, "getting ready", start_deadline_s):
+                stated |= client.get_ready(until - time.monotonic())
+            yield _Decoder(child, client, _facts(label, spec, stated | _logged(log)), row_deadline_s)
+        finally:
+            client.close()
+    finally:
+        child.end(wait_s=end_wait_s)

@@ -1,0 +1,406 @@
+"""The code location: what the graph is, what its events say, and what its sensors do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from homes import CHECKOUT, Q4, Q8, STUDY, head_file
+from ui_process import forget, home_without_dagster, wait_for
+
+from engcmp_assets.commands.instance import add_partitions, open_instance
+from engcmp_assets.graph import POOL, definitions, end_lost_runs, lost_runs_sensor, partition_sensor
+from engcmp_assets.kernel.study import Study, load_study
+from engcmp_assets.steps import STEPS
+
+GOLDEN = Path(__file__).with_name("golden_specs.json")
+RENEW = "ENGCMP_RENEW_GOLDEN"
+PREFIX = "smollm2_cpu"
+OF_ARM = [step.artifact for step in STEPS if step.per_arm]
+STUDY_WIDE = [step.artifact for step in STEPS if not step.per_arm]
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def key(artifact: str) -> dg.AssetKey:
+    return dg.AssetKey([PREFIX, *artifact.split("/")])
+
+
+@pytest.fixture(scope="module")
+def location() -> dg.Definitions:
+    return definitions()
+
+
+@pytest.fixture(scope="module")
+def specs(location: dg.Definitions) -> dict[str, dg.AssetSpec]:
+    return {spec.key.to_user_string(): spec for spec in location.resolve_all_asset_specs()}
+
+
+def checks_of(location: dg.Definitions) -> dict[str, list[dg.AssetCheckSpec]]:
+    found: dict[str, list[dg.AssetCheckSpec]] = {}
+    for asset in location.assets or ():
+        assert isinstance(asset, dg.AssetsDefinition)
+        for check in asset.check_specs:
+            found.setdefault(check.asset_key.to_user_string(), []).append(check)
+    return found
+
+
+def columns_of(spec: dg.AssetSpec) -> list[dg.TableColumn]:
+    schema = spec.metadata["dagster/column_schema"]
+    schema = schema.value if isinstance(schema, dg.TableSchemaMetadataValue) else schema
+    return list(schema.columns)
+
+
+def unit_of(column: dg.TableColumn) -> str:
+    """What stands in brackets at the end of a column's description."""
+    match = re.search(r"\[(.+)\]$", column.description or "")
+    return match[1] if match else ""
+
+
+# ---------------------------------------------------------------- what the graph is
+
+
+def test_the_location_loads_and_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import time; t = time.monotonic(); import definitions; print(time.monotonic() - t)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    seconds = float(done.stdout)
+    with capsys.disabled():
+        print(f"\n[the code location loads in {seconds:.1f} s]")
+    assert seconds < 30
+    assert "Warning" not in done.stderr
+
+
+def test_the_specs_are_as_agreed(location: dg.Definitions, specs: Mapping[str, dg.AssetSpec]) -> None:
+    """Keys, deps, groups, partitions, kinds, owners, versions, checks and columns are a promise to whoever reads the catalog.
+
+    After an intended change: `ENGCMP_RENEW_GOLDEN=1 pytest tests/dagster/test_graph.py -k agreed`, and review the difference.
+    """
+    checks = checks_of(location)
+    found = {
+        name: {
+            "deps": sorted(dep.asset_key.to_user_string() for dep in spec.deps),
+            "group": spec.group_name,
+            "partitions": getattr(spec.partitions_def, "name", None),
+            "kinds": sorted(spec.kinds),
+            "owners": sorted(spec.owners),
+            "code_version": spec.code_version,
+            "checks": sorted(check.name for check in checks[name]),
+            "columns": {column.name: f"{column.type} [{unit_of(column)}]" for column in columns_of(spec)},
+        }
+        for name, spec in sorted(specs.items())
+    }
+    if os.environ.get(RENEW):
+        GOLDEN.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    agreed = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert found == agreed, f"if this was intended: {RENEW}=1, and review the difference"
+
+
+def test_every_asset_has_all_fields_of_the_catalog(location: dg.Definitions, specs: Mapping[str, dg.AssetSpec]) -> None:
+    checks = checks_of(location)
+    assert set(specs) == {f"{PREFIX}/{step.artifact}" for step in STEPS}
+    for name, spec in specs.items():
+        assert len(spec.description or "") > 80, name
+        assert spec.owners and spec.kinds and spec.group_name and spec.code_version, name
+        assert columns_of(spec), name
+        for column in columns_of(spec):
+            assert column.type and column.description, f"{name}: {column.name}"
+            if column.type in ("int", "float"):
+                assert unit_of(column), f"{name}: column {column.name} has no unit"
+        assert checks.get(name), name
+        assert all(check.description for check in checks[name]), name
+    assert all(job.description for job in location.jobs or ())
+    assert all(sensor.description for sensor in location.sensors or ())
+
+
+def test_an_arm_s_assets_share_one_partition_definition_and_no_job_mixes_two(
+    location: dg.Definitions, specs: Mapping[str, dg.AssetSpec]
+) -> None:
+    for artifact in OF_ARM:
+        assert getattr(specs[f"{PREFIX}/{artifact}"].partitions_def, "name", None) == f"{PREFIX}_arms"
+    for artifact in STUDY_WIDE:
+        assert specs[f"{PREFIX}/{artifact}"].partitions_def is None
+    for job in location.resolve_all_job_defs():
+        names = {specs[k.to_user_string()].partitions_def for k in job.asset_layer.executable_asset_keys} - {None}
+        assert len(names) <= 1, job.name
+
+
+def test_a_check_speaks_of_the_partition_that_it_looked_at(location: dg.Definitions) -> None:
+    for name, checks in checks_of(location).items():
+        for check in checks:
+            per_arm = name.removeprefix(f"{PREFIX}/") in OF_ARM
+            assert (getattr(check.partitions_def, "name", None) == f"{PREFIX}_arms") is per_arm, check
+
+
+def test_steps_run_in_one_process_and_only_the_engine_s_step_takes_the_pool(location: dg.Definitions) -> None:
+    assert location.executor is dg.in_process_executor
+    for job in location.resolve_all_job_defs():
+        assert job.executor_def is dg.in_process_executor, job.name
+    pools = {asset.op.name: asset.op.pool for asset in location.assets or () if isinstance(asset, dg.AssetsDefinition)}
+    assert pools.pop(f"{PREFIX}__scoring") == POOL
+    assert set(pools.values()) == {None}
+
+
+def test_no_job_needs_a_launch_pad(location: dg.Definitions) -> None:
+    for job in location.resolve_all_job_defs():
+        dg.validate_run_config(job, {})
+
+
+# ---------------------------------------------------------------- an edited protocol
+
+
+def test_a_location_whose_protocol_was_edited_loads_and_its_first_asset_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, study: Study
+) -> None:
+    shutil.copytree(study.folder.parent, tmp_path / "protocol")
+    text = next((tmp_path / "protocol" / STUDY / "texts").glob("*.txt"))
+    text.write_text(text.read_text(encoding="utf-8") + "an edit", encoding="utf-8")
+    monkeypatch.setenv("ENGCMP_PROTOCOL", str(tmp_path / "protocol"))
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path / "home"))
+    first = [
+        a for a in definitions().assets or () if isinstance(a, dg.AssetsDefinition) and key("frozen_protocol") in a.keys
+    ]
+    with pytest.raises(dg.Failure, match=f"{text.name} was edited after the freeze") as caught:
+        dg.materialize(first, run_config=QUIET)
+    shown = {name: value.value for name, value in caught.value.metadata.items()}
+    assert "restore it" in shown["remedy"] and f"texts/{text.name}" in shown["what"]
+
+
+# ---------------------------------------------------------------- what the events say
+
+
+@dataclass(frozen=True)
+class Made:
+    """Both arms and the results, materialized on the copied results of an earlier run, in an empty Dagster instance."""
+
+    instance: dg.DagsterInstance
+    home: Path
+    study: Study
+    runs: Mapping[str, str]
+
+    def event(self, artifact: str, arm: str | None = None) -> dg.AssetMaterialization:
+        return self._record(artifact, arm).asset_materialization
+
+    def data_version(self, artifact: str, arm: str | None = None) -> str:
+        return str((self.event(artifact, arm).tags or {})["dagster/data_version"])
+
+    def metadata(self, artifact: str, arm: str | None = None) -> dict[str, Any]:
+        return {name: value.value for name, value in self.event(artifact, arm).metadata.items()}
+
+    def receipt(self, artifact: str, arm: str | None = None) -> str:
+        return str(json.loads(head_file(self.home, artifact, arm).read_bytes())["receipt_sha256"])
+
+    def _record(self, artifact: str, arm: str | None) -> Any:
+        wanted = dg.AssetRecordsFilter(asset_key=key(artifact), asset_partitions=None if arm is None else [arm])
+        return self.instance.fetch_materializations(wanted, limit=1).records[0]
+
+
+@pytest.fixture(scope="module")
+def made(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    folder = tmp_path_factory.mktemp("graph")
+    home = home_without_dagster(measured_home, folder / "home")
+    (folder / "locks").mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENGCMP_HOME", str(home))
+        patch.setenv("ENGCMP_LOCK_DIR", str(folder / "locks"))
+        patch.setenv("DAGSTER_HOME", str(home / "dagster"))
+        study = load_study(STUDY)
+        with open_instance() as instance:
+            add_partitions(instance, study)
+            runs = {arm: run_job(instance, f"{PREFIX}_arm", arm).run_id for arm in (Q8, Q4)}
+            run_job(instance, f"{PREFIX}_results", None)
+            yield Made(instance, home, study, runs)
+
+
+def run_job(instance: dg.DagsterInstance, job: str, arm: str | None) -> dg.ExecuteInProcessResult:
+    definition = definitions().resolve_job_def(job)
+    return definition.execute_in_process(instance=instance, partition_key=arm, run_config=QUIET)
+
+
+def test_what_was_done_before_is_answered_from_the_store_and_says_so(made: Made) -> None:
+    for arm in (Q4, Q8):
+        for artifact in OF_ARM:
+            assert made.metadata(artifact, arm)["answered_from_store"] is True, artifact
+    for artifact in STUDY_WIDE:
+        assert made.metadata(artifact)["answered_from_store"] is True, artifact
+
+
+@pytest.mark.parametrize("artifact", ["sources", "prompt_set", "reference_rows"])
+def test_both_arms_have_the_same_data_version_of_shared_inputs(made: Made, artifact: str) -> None:
+    assert made.data_version(artifact, Q4) == made.data_version(artifact, Q8)
+
+
+@pytest.mark.parametrize("artifact", ["engine_launch/scoring", "captured_rows/pa", "scores", "summaries"])
+def test_the_arms_own_results_have_data_versions_of_their_own(made: Made, artifact: str) -> None:
+    assert made.data_version(artifact, Q4) != made.data_version(artifact, Q8)
+
+
+def test_the_data_version_of_the_frozen_protocol_is_the_frozen_hash(made: Made) -> None:
+    assert made.data_version("frozen_protocol") == made.study.frozen_sha256
+
+
+def test_a_run_carries_its_arm_as_tags(made: Made) -> None:
+    run = made.instance.get_run_by_id(made.runs[Q4])
+    assert run is not None
+    wanted = {"engcmp/checkpoint": "q4_0", "engcmp/engine": "llamacpp", "engcmp/version": "b11549"}
+    assert wanted.items() <= run.tags.items()
+
+
+def test_a_figure_on_the_page_carries_its_arm_and_its_receipt_s_number(made: Made) -> None:
+    shown = made.metadata("summaries", Q4)
+    figure = next(f for f in shown["receipt"]["figures"] if f["figure_id"] == f"{STUDY}/{Q4}/pa/all/kl_full")
+    assert shown[f"kl_full ({Q4})"] == figure["value"]
+    assert Q4 in shown["figures"] and figure["figure_id"] in shown["every_figure"]
+
+
+@pytest.mark.parametrize("artifact", [step.artifact for step in STEPS])
+def test_every_event_shows_plot_hashes_receipt_and_row_count(made: Made, artifact: str) -> None:
+    arm = Q4 if artifact in OF_ARM else None
+    shown = made.metadata(artifact, arm)
+    assert shown["receipt_sha256"] == made.receipt(artifact, arm)
+    assert shown["receipt"]["artifact"] == artifact
+    assert shown["frozen_sha256"] == made.study.frozen_sha256
+    assert shown["data_version"] == made.data_version(artifact, arm)
+    assert "data:image/png;base64," in shown["plot"]
+    for output in shown["receipt"]["outputs"]:
+        assert output["sha256"] in shown["outputs"]
+    assert artifact == "publication" or shown["dagster/row_count"] > 0
+
+
+@pytest.mark.parametrize("artifact", [step.artifact for step in STEPS])
+def test_the_chain_leads_link_by_link_to_the_frozen_protocol(made: Made, artifact: str) -> None:
+    arm = Q4 if artifact in OF_ARM else None
+    chain = made.metadata(artifact, arm)["chain"]
+    lines = re.findall(r"^\| \[(.+?)\]\((.+?)\) \| (\S+) \| `(\w+)` \| `(\w+)` \|$", chain, re.MULTILINE)
+    assert lines[0][0] == artifact and lines[-1][0] == "frozen_protocol"
+    for name, link, owner, receipt, _content in lines:
+        of = None if owner == "study" else owner
+        assert made.receipt(name, of).startswith(receipt)
+        view = (
+            "view=events" if of is None else f"view=partitions&partition={of.replace('/', '%2F').replace('@', '%40')}"
+        )
+        assert link == f"/assets/{PREFIX}/{name}?{view}"
+    assert f"Frozen hash: `{made.study.frozen_sha256}`" in chain
+    if artifact == "publication":
+        assert {owner for _, _, owner, _, _ in lines} == {"study", Q4, Q8}
+
+
+def test_checks_are_recorded_for_their_partition_with_evidence(made: Made) -> None:
+    for event in made.instance.all_logs(made.runs[Q4], of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+        assert event.dagster_event is not None
+        evaluation = event.dagster_event.asset_check_evaluation_data
+        assert evaluation.passed and evaluation.metadata and evaluation.description
+        per_arm = evaluation.asset_key.path[1] != "frozen_protocol"
+        assert evaluation.partition == (Q4 if per_arm else None)
+
+
+def test_what_was_lost_is_made_again_and_tells_its_progress(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGCMP_HOME", str(made.home))
+    before = {name: made.data_version(name, Q4) for name in ("scores", "tails", "summaries")}
+    forget(made.home, Q4, list(before))
+    result = run_job(made.instance, f"{PREFIX}_arm", Q4)
+    flags = {name: made.metadata(name, Q4)["answered_from_store"] for name in (*before, "captured_rows/pa")}
+    assert flags == {"scores": False, "tails": False, "summaries": False, "captured_rows/pa": True}
+    assert {name: made.data_version(name, Q4) for name in before} == before
+    messages = [entry.user_message for entry in made.instance.all_logs(result.run_id)]
+    assert any(re.match(rf"\[{re.escape(Q4)}\] scores: .+ 48/48 windows", message) for message in messages)
+
+
+def test_a_partition_that_is_no_arm_of_the_protocol_says_which_there_are(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGCMP_HOME", str(made.home))
+    stranger = "q2_k/llamacpp@b11549"
+    made.instance.add_dynamic_partitions(f"{PREFIX}_arms", [stranger])
+    try:
+        with pytest.raises(dg.Failure) as caught:
+            run_job(made.instance, f"{PREFIX}_arm", stranger)
+    finally:
+        made.instance.delete_dynamic_partition(f"{PREFIX}_arms", stranger)
+    shown = {name: str(value.value) for name, value in caught.value.metadata.items()}
+    assert "q2_k" in shown["what"] and "q4_0" in shown["remedy"], shown
+
+
+# ---------------------------------------------------------------- sensors
+
+
+def test_the_sensor_adds_the_arms_that_have_no_partition(study: Study, tmp_path: Path) -> None:
+    sensor = partition_sensor(study)
+    assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        instance.add_dynamic_partitions(f"{PREFIX}_arms", [Q8])
+        tick = sensor(dg.build_sensor_context(instance=instance))
+        assert isinstance(tick, dg.SensorResult)
+        (request,) = tick.dynamic_partitions_requests or []
+        assert (request.partitions_def_name, list(request.partition_keys)) == (f"{PREFIX}_arms", [Q4])
+        instance.add_dynamic_partitions(f"{PREFIX}_arms", [Q4])
+        assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.SkipReason)
+
+
+def test_the_daemon_fills_the_partitions_of_an_instance_that_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path / "home"))
+    with open_instance() as instance:
+        assert not instance.get_dynamic_partitions(f"{PREFIX}_arms")
+        daemon = subprocess.Popen(
+            [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", "workspace.yaml"],
+            cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            wait_for(lambda: set(instance.get_dynamic_partitions(f"{PREFIX}_arms")) == {Q4, Q8}, 90)
+        finally:
+            daemon.terminate()
+            daemon.wait(timeout=60)
+
+
+SLEEPER = """
+import time
+import dagster as dg
+
+@dg.op
+def sleep() -> None:
+    time.sleep(600)
+
+@dg.job
+def sleeper() -> None:
+    sleep()
+
+with dg.DagsterInstance.get() as instance:
+    sleeper.execute_in_process(instance=instance)
+"""
+
+
+def test_a_run_whose_process_was_killed_is_reported_and_one_that_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+    with open_instance() as instance:
+        worker = subprocess.Popen([sys.executable, "-c", SLEEPER], stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: any(log_of(instance, "Started execution of step")), 60)
+            (run,) = instance.get_runs()
+            assert end_lost_runs(instance) == []
+        finally:
+            worker.kill()
+        worker.wait()
+        tick = lost_runs_sensor()(dg.build_sensor_context(instance=instance))
+        assert isinstance(tick, dg.SkipReason) and run.run_id in str(tick.skip_message)
+        after = instance.get_run_by_id(run.run_id)
+        assert after is not None and after.status == dg.DagsterRunStatus.FAILURE
+        assert any(log_of(instance, "materialize again to continue"))
+        assert end_lost_runs(instance) == []
+
+
+def log_of(instance: dg.DagsterInstance, words: str) -> list[bool]:
+    return [words in (entry.message or "") for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]

@@ -1,0 +1,133 @@
+"""What tests of the store, the audit and the commands share: running the command, changing a home, looking at all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engcmp_assets.audit.recompute import Evidence
+from engcmp_assets.audit.verify import Verification, verify
+from engcmp_assets.kernel.study import load_study
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+STUDY = "smollm2-cpu"
+Q4, Q8 = "q4_0/llamacpp@b11549", "q8_0/llamacpp@b11549"
+
+
+def quiet(_text: str) -> None:
+    """Says nothing."""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "engcmp_assets.commands", *arguments]
+
+
+def engcmp(*arguments: str, home: Path, timeout_s: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it. Options in capitals are environment variables, others go to subprocess.run."""
+    variables = {name: str(options.pop(name)) for name in list(options) if name.isupper()}
+    return subprocess.run(
+        options.pop("prefix", []) + command(*arguments), env=os.environ | {"ENGCMP_HOME": str(home)} | variables,
+        capture_output=True, text=True, timeout=timeout_s, check=False, cwd=CHECKOUT, **options,
+    )  # fmt: skip
+
+
+def start_engcmp(*arguments: str, home: Path, **variables: str) -> subprocess.Popen[str]:
+    """The command in the background, its standard error readable line by line."""
+    return subprocess.Popen(
+        command(*arguments), env=os.environ | {"ENGCMP_HOME": str(home)} | variables, cwd=CHECKOUT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit 1, no traceback, and one line of ours that holds all `words`."""
+    assert done.returncode == 1, f"exit {done.returncode}: {done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr + done.stdout
+    lines = [line for line in done.stderr.splitlines() if line.startswith("engcmp: ")]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], f"{word!r} is not in {lines[0]!r}"
+
+
+def verified(home: Path) -> Verification:
+    """What `engcmp verify` finds in `home`, in this process."""
+    return verify(load_study(STUDY), Evidence(home), quiet, time.monotonic_ns)
+
+
+def named_files(home: Path) -> set[str]:
+    """The files that verify names."""
+    return {problem.file for problem in verified(home).problems}
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Other bytes in the place of a file that other homes share by a hard link."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+def change(path: Path, how: Callable[[bytes], bytes]) -> None:
+    data = path.read_bytes()
+    changed = how(data)
+    assert changed != data
+    replace_file(path, changed)
+
+
+def flipped(position: int) -> Callable[[bytes], bytes]:
+    """The lowest bit of one byte changed; a negative position counts from the end."""
+
+    def flip(data: bytes) -> bytes:
+        other = bytearray(data)
+        other[position] ^= 1
+        return bytes(other)
+
+    return flip
+
+
+def head_file(home: Path, artifact: str, arm: str | None = None) -> Path:
+    return home / "heads" / STUDY / ("_study" if arm is None else arm.replace("/", "~")) / f"{artifact}.json"
+
+
+def current_receipt(home: Path, artifact: str, arm: str | None = None) -> dict[str, Any]:
+    sha256 = json.loads(head_file(home, artifact, arm).read_bytes())["receipt_sha256"]
+    receipt: dict[str, Any] = json.loads((home / "receipts" / f"{sha256}.json").read_bytes())
+    return receipt
+
+
+def output_file(home: Path, receipt: Mapping[str, Any], name: str) -> Path:
+    output = next(entry for entry in receipt["outputs"] if entry["name"] == name)
+    return home / "store" / output["sha256"][:2] / f"{output['sha256']}.{output['suffix']}"
+
+
+def everything(home: Path) -> dict[str, tuple[int, int, int, str]]:
+    """Every entry below `home`: mode, size, time of change, and the target of a link. Reading changes none of it."""
+    found = {}
+    for path in sorted(home.rglob("*")):
+        status = path.lstat()
+        target = str(path.readlink()) if path.is_symlink() else ""
+        found[str(path.relative_to(home))] = (status.st_mode, status.st_size, status.st_mtime_ns, target)
+    return found
+
+
+def engine_processes(arm: str) -> list[int]:
+    """Processes that carry the arm's label (Linux)."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"ENGCMP_ARM={arm}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:  # another user's, or it has just ended
+            continue
+    return found
+
+
+def kill(process: subprocess.Popen[Any], signal_number: int = signal.SIGKILL) -> None:
+    """Send the signal and wait for the end."""
+    process.send_signal(signal_number)
+    process.communicate(timeout=60)
