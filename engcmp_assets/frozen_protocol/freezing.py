@@ -7,7 +7,7 @@ on a conformance vector: refactoring needs no new freeze, a changed result does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engcmp_resources.canonical import sha256_bytes, sha256_of
@@ -23,14 +23,16 @@ def frozen_document(
     files: Mapping[str, bytes],
     versions: Mapping[str, Mapping[str, Any]],
     conformance: Mapping[str, float],
+    amendments: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """FROZEN.json's content: file hashes, versions (measures, drivers, checkers), conformance values, and the frozen hash."""
+    """FROZEN.json's content: file hashes, versions (measures, drivers, checkers), conformance values, amendments, and the frozen hash."""
     body = {
         "schema": SCHEMA,
         "study": study,
         "files": {name: sha256_bytes(data) for name, data in sorted(files.items())},
         "versions": {kind: dict(entries) for kind, entries in versions.items()},
         "conformance": {name: f"{value:.12g}" for name, value in sorted(conformance.items())},
+        "amendments": [dict(entry) for entry in amendments],
     }
     return body | {"frozen_sha256": sha256_of(body)}
 
@@ -38,7 +40,7 @@ def frozen_document(
 def check_frozen(files: Mapping[str, bytes], frozen: Mapping[str, Any], *, where: str) -> None:
     """Raise EngcmpError naming the first file that was changed, added or removed since the freeze, or a damaged FROZEN.json."""
     for name, what in frozen_differences(files, frozen):
-        remedy = f"restore it, or freeze the study anew as another protocol (`engcmp freeze {frozen.get('study')}`)"
+        remedy = f"restore it, or `engcmp amend {frozen.get('study')} --because WHY`"
         raise EngcmpError(what, where=f"{where}/{name}", remedy=remedy)
 
 
@@ -60,8 +62,9 @@ def _is_freeze(body: Mapping[str, Any]) -> bool:
     """Whether it has the form of a freeze; a forged one may have any hash and any content."""
     tables = (body.get("files"), body.get("versions"), body.get("conformance"))
     return (
-        set(body) == {"schema", "study", "files", "versions", "conformance"}
+        set(body) == {"schema", "study", "files", "versions", "conformance", "amendments"}
         and body["schema"] == SCHEMA
+        and isinstance(body["amendments"], list)
         and all(isinstance(table, dict) for table in tables)
         and all(isinstance(entries, dict) for entries in body["versions"].values())
         and all(_is_number(text) for text in body["conformance"].values())
@@ -91,7 +94,7 @@ def check_versions(
                 raise EngcmpError(
                     f"{kind} {name} {now} and was frozen as {then}",
                     where=where,
-                    remedy="use the code of the freeze, or freeze the study anew",
+                    remedy="use the code of the freeze, or `engcmp amend` the study",
                 )
     for name, text in frozen["conformance"].items():
         value = conformance.get(name, math.nan)

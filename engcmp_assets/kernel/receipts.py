@@ -134,6 +134,11 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class _Iteration(_Strict):
+    name: str
+    frozen_sha256: _Sha256
+
+
 class _Column(_Strict):
     name: str
     dtype: str
@@ -197,6 +202,7 @@ class _Receipt(_Strict):
     schema_: Literal["engcmp.receipt/1"] = Field(alias="schema")
     study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     frozen_sha256: _Sha256
+    iterations: list[_Iteration]
     artifact: _Artifact
     arm: _Arm | None
     task_key: _Sha256

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from engcmp_assets.frozen_protocol.freezing import check_frozen
+from engcmp_assets.kernel.iterations import FOLDER, FROZEN_SUFFIX, Iteration, extended, read_iteration
 from engcmp_assets.kernel.prompt_files import parse_panel
 from engcmp_assets.kernel.protocol import PROTOCOL_FILE, Protocol, parse_protocol
 from engcmp_assets.kernel.records import Panel
 from engcmp_resources.canonical import parse_canonical
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.places import FROZEN_FILE, read_bytes, study_files, study_folder
+from engcmp_resources.places import FROZEN_FILE, iteration_files, read_bytes, study_files, study_folder
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,39 @@ class Study:
     folder: Path
     files: Mapping[str, bytes]
     frozen: Mapping[str, Any] | None
+    iteration_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The parsed protocol. Raises EngcmpError that names the field at fault."""
+        """The frozen protocol with what its frozen iterations add. Raises EngcmpError that names the field at fault."""
+        return extended(self.base, self.iterations, where=str(self.folder))
+
+    @cached_property
+    def iterations(self) -> tuple[Iteration, ...]:
+        """The frozen iterations, in the order of their names; one without a freeze is a candidate and adds nothing yet.
+
+        Raises EngcmpError for one that was edited after its freeze, or that extends another frozen hash.
+        """
+        found = []
+        for name in self.iteration_names:
+            frozen = self.iteration_files.get(f"{name}{FROZEN_SUFFIX}")
+            if frozen is not None:
+                where = str(self.folder / FOLDER / f"{name}.toml")
+                document = parse_canonical(
+                    frozen, what=f"{name}{FROZEN_SUFFIX}", where=where, remedy="restore it from git"
+                )
+                data = self.iteration_files[f"{name}.toml"]
+                found.append(read_iteration(name, data, document, base_frozen_sha256=self.frozen_sha256, where=where))
+        return tuple(found)
+
+    @property
+    def iteration_names(self) -> tuple[str, ...]:
+        """All iterations, frozen or not, by name."""
+        return tuple(sorted(name.removesuffix(".toml") for name in self.iteration_files if name.endswith(".toml")))
+
+    @cached_property
+    def base(self) -> Protocol:
+        """The frozen protocol alone. Raises EngcmpError that names the field at fault."""
         where = str(self.folder / PROTOCOL_FILE)
         protocol = parse_protocol(self.files[PROTOCOL_FILE], where=where)
         if protocol.study != self.folder.name:
@@ -76,4 +106,4 @@ def load_study(name: str) -> Study:
             frozen = parse_canonical(read_bytes(path), what=FROZEN_FILE, where=str(path), remedy="restore it from git")
         except EngcmpError:
             frozen = {}
-    return Study(folder, study_files(folder), frozen)
+    return Study(folder, study_files(folder), frozen, iteration_files(folder))

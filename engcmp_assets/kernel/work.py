@@ -258,7 +258,7 @@ def answer_from_store(work: Work) -> Done | None:
     previous = store.read_receipt(previous_sha256)
     base = _base_receipt(work)
     current = work.session.current(work.step.artifact, work.arm)
-    same = ("study", "frozen_sha256", "artifact", "arm", "task_key", "inputs")
+    same = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
     stands = current is not None and previous_sha256 in (current.sha256, current.receipt["answered_by"])
     if current is not None and stands and all(current.receipt[name] == base[name] for name in same):
         _point_views(work, current.receipt)
@@ -276,6 +276,7 @@ def _base_receipt(work: Work) -> dict[str, Any]:
         "schema": SCHEMA,
         "study": study.protocol.study,
         "frozen_sha256": study.frozen_sha256,
+        "iterations": resting_on(study, step, work.arm),
         "artifact": step.artifact,
         "arm": str(work.arm) if work.arm else None,
         "task_key": work.task_key,
@@ -307,6 +308,13 @@ def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tupl
             part = part_id(done.receipt, names)
             records.append(Input(use.artifact, name, done.sha256, done.receipt["content_id"], names, part))
     return inputs, records
+
+
+def resting_on(study: Study, step: Step, arm: ArmKey | None) -> list[dict[str, str]]:
+    """The iterations that an artifact rests on: the one that adds its arm, or all of them where it is of every arm."""
+    of_all = any(use.scope == "every arm" for use in step.uses)
+    found = [one for one in study.iterations if of_all or (arm is not None and arm in one.arm_keys)]
+    return [{"name": one.name, "frozen_sha256": one.frozen_sha256} for one in found]
 
 
 def arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None, ...]:

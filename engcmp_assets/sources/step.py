@@ -33,6 +33,16 @@ COLUMNS = (
 _SPACE_BYTES = 700_000_000
 
 
+def checkpoints_for(study: Study, arm: ArmKey) -> dict[str, Checkpoint]:
+    """The frozen checkpoints made from the reference's weights, so that arms that differ in the checkpoint share their sources.
+
+    A checkpoint that an iteration adds is made for its own arms only: nothing changes for the others.
+    """
+    weights = study.protocol.reference.weights
+    frozen = {name: entry for name, entry in study.base.checkpoints.items() if entry.made_from == weights}
+    return frozen | {arm.checkpoint: study.protocol.checkpoint_of(arm)}
+
+
 def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     """The pins of this platform: two arms with the same engine version have the same ones, which proves identical inputs."""
     owner = _arm(arm)
@@ -40,7 +50,9 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     names = [protocol.reference.weights, protocol.version_of(owner).source]
     return {
         "wheels": {name: _wheel(study, name).model_dump() for name in names},
-        "checkpoints": {name: entry.model_dump(exclude={"label"}) for name, entry in _checkpoints(study).items()},
+        "checkpoints": {
+            name: entry.model_dump(exclude={"label"}) for name, entry in checkpoints_for(study, owner).items()
+        },
     }
 
 
@@ -64,7 +76,7 @@ def make(work: Work) -> Made:
     weights_blob = products[0].content
     if not isinstance(weights_blob, Blob):
         raise EngcmpError("weights are not in the store", remedy="this is a fault of engcmp: report it")
-    for name, checkpoint in _checkpoints(study).items():
+    for name, checkpoint in checkpoints_for(study, arm).items():
         blob = _requantized(work, name, checkpoint, work.store.path(weights_blob))
         keep(f"{name}.gguf", blob, f"{weights}, {checkpoint.quantization}", protocol.sources[weights].license)
     table = {column.name: [row[column.name] for row in rows] for column in COLUMNS}
@@ -144,12 +156,6 @@ def _wheel(study: Study, source: str) -> Wheel:
             remedy=f"it is pinned for {', '.join(sorted(wheels))}: run there, or pin a wheel of this platform",
         )  # fmt: skip
     return pin
-
-
-def _checkpoints(study: Study) -> dict[str, Checkpoint]:
-    """All checkpoints made from the reference's weights, so that arms that differ in the checkpoint share their sources."""
-    weights = study.protocol.reference.weights
-    return {name: entry for name, entry in study.protocol.checkpoints.items() if entry.made_from == weights}
 
 
 def _suffix(wheel: Wheel) -> str:
