@@ -64,7 +64,7 @@ def check_specs(study: Study, step: Step, partitions: dg.PartitionsDefinition[An
 
 
 def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: Done) -> dg.MaterializeResult[Any]:
-    """The event of a materialization: figures first, then plot and chain, then what an auditor compares byte by byte."""
+    """The event of a materialization: figures first, then plot, chain and details, then what an auditor compares byte by byte."""
     receipt, study = done.receipt, session.study
     is_frozen = step.artifact == "frozen_protocol"
     data_version = receipt["frozen_sha256"] if is_frozen else receipt["content_id"]
@@ -74,6 +74,7 @@ def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: D
             **_figures(receipt),
             **_plot(session, step, arm, receipt),
             "chain": dg.MetadataValue.md(chain_table(session, done)),
+            "details": dg.MetadataValue.json(receipt["details"]),
             "answered_from_store": done.answered_from_store,
             **({"flags": ", ".join(receipt["flags"])} if receipt["flags"] else {}),
             "frozen_sha256": receipt["frozen_sha256"],
@@ -81,7 +82,6 @@ def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: D
             "receipt": dg.MetadataValue.json(dict(receipt)),
             "data_version": data_version,
             "outputs": _outputs_table(receipt),
-            "details": dg.MetadataValue.json(receipt["details"]),
             "dagster/column_schema": table_schema(step.columns),
             **_row_count(receipt),
         },

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.kernel.receipts import check_receipt, part_id
+from engcmp_assets.kernel.receipts import part_id
+from engcmp_assets.kernel.work import sound_receipt
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import STUDY_WIDE, Place, Store, read_head
 
@@ -102,7 +103,7 @@ def _follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> N
             continue
         name = shown(store, store.receipt_path(sha256))
         try:
-            receipt = _read(store, sha256)
+            receipt = sound_receipt(store, sha256)
         except EngcmpError as error:
             reached.problems.append(Problem(name, f"{error.what} (needed by {needed_by})"))
             continue
@@ -110,12 +111,6 @@ def _follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> N
         queue += [(item["receipt_sha256"], name) for item in receipt["inputs"]]
         if receipt["answered_by"]:
             queue.append((receipt["answered_by"], name))
-
-
-def _read(store: Store, sha256: str) -> Receipt:
-    receipt = store.read_receipt(sha256)
-    check_receipt(receipt, where=shown(store, store.receipt_path(sha256)))
-    return receipt
 
 
 def _read_history(store: Store, study: str, reached: Reached) -> None:
@@ -128,7 +123,7 @@ def _read_history(store: Store, study: str, reached: Reached) -> None:
         try:
             if path.suffix != ".json":
                 raise EngcmpError("not a receipt")
-            receipt = _read(store, path.stem)
+            receipt = sound_receipt(store, path.stem)
         except EngcmpError as error:
             what = f"{error.what}; no current result needs it: restore it from a copy, or remove it"
             reached.problems.append(Problem(shown(store, path), what))

@@ -73,7 +73,7 @@ def recompute(session: Session, reached: Reached, sha256: str) -> Iterator[str]:
     except EngcmpError as error:
         yield f"cannot be made again: {error.what}" + (f" ({error.where})" if error.where else "")
     except _BROKEN as error:
-        yield f"cannot be made again: {type(error).__name__}: {error}"
+        yield f"cannot be made again: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.work import sound_receipt
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Blob, Store
 
@@ -46,7 +47,7 @@ def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any],
         sha256 = store.head(name, folder, artifact)
         if sha256 is None:
             continue
-        for figure in store.read_receipt(sha256)["figures"]:
+        for figure in sound_receipt(store, sha256)["figures"]:
             found[figure["figure_id"]] = (figure, sha256)
     return found
 
@@ -62,13 +63,13 @@ def trace(store: Store, study: Study, figure_id: str) -> Trace:
             remedy=f"{hint}`engcmp trace --list {study.folder.name}` lists all",
         )  # fmt: skip
     figure, sha256 = figures[figure_id]
-    links = tuple(_links(store, sha256, 0, set()))
-    return Trace(figure, links, str(store.read_receipt(sha256)["frozen_sha256"]))
+    return Trace(figure, tuple(_links(store, sha256)), str(sound_receipt(store, sha256)["frozen_sha256"]))
 
 
 def trace_text(store: Store, found: Trace) -> str:
     """The trace for a terminal."""
-    figure, measure = found.figure, MEASURES[found.figure["measure"]]
+    figure, measure = found.figure, MEASURES.get(found.figure["measure"])
+    defined = "this engcmp does not know the measure" if measure is None else measure.definition
     value, ends = figure["value"], figure["interval"]
     number = (
         f"not measured: {value['missing']}" if isinstance(value, dict) else f"{format_number(value)} {figure['unit']}"
@@ -80,7 +81,7 @@ def trace_text(store: Store, found: Trace) -> str:
     lines = [
         figure["figure_id"],
         f"  {number}, {between}",
-        f"  {figure['rows']} rows, {figure['clusters']} documents; {measure.id} version {figure['measure_version']}: {measure.definition}",
+        f"  {figure['rows']} rows, {figure['clusters']} documents; {figure['measure']} version {figure['measure_version']}: {defined}",
         "",
     ]
     for link in found.links:
@@ -91,18 +92,26 @@ def trace_text(store: Store, found: Trace) -> str:
     return "\n".join([*lines, "", f"frozen hash {found.frozen_sha256}"])
 
 
-def _links(store: Store, sha256: str, depth: int, seen: set[str]) -> Iterator[Link]:
-    if sha256 in seen:
-        return
-    seen.add(sha256)
-    receipt = store.read_receipt(sha256)
+def _links(store: Store, sha256: str) -> Iterator[Link]:
+    """The receipts below one, each once, an input's own inputs before the next input."""
+    stack, seen = [(sha256, 0)], set()
+    while stack:
+        sha256, depth = stack.pop()
+        if sha256 in seen:
+            continue
+        seen.add(sha256)
+        receipt = sound_receipt(store, sha256)
+        yield Link(
+            depth, receipt["artifact"], receipt["arm"], sha256, receipt["content_id"], tuple(_shown(store, receipt))
+        )
+        # The last that is put is the first that is taken, and the nearest inputs stand last in a receipt.
+        stack += [(item["receipt_sha256"], depth + 1) for item in receipt["inputs"]]
+
+
+def _shown(store: Store, receipt: Mapping[str, Any]) -> Iterator[str]:
     outputs = [output for output in receipt["outputs"] if output["role"] == "data"]
-    shown = [
-        f"{output['name']}: {store.path(Blob(output['sha256'], output['bytes'], output['suffix'])).relative_to(store.home)}"
-        for output in outputs[:_OUTPUTS_SHOWN]
-    ]
+    for output in outputs[:_OUTPUTS_SHOWN]:
+        path = store.path(Blob(output["sha256"], output["bytes"], output["suffix"]))
+        yield f"{output['name']}: {path.relative_to(store.home)}"
     if len(outputs) > _OUTPUTS_SHOWN:
-        shown.append(f"and {len(outputs) - _OUTPUTS_SHOWN} more outputs")
-    yield Link(depth, receipt["artifact"], receipt["arm"], sha256, receipt["content_id"], tuple(shown))
-    for item in reversed(receipt["inputs"]):
-        yield from _links(store, item["receipt_sha256"], depth + 1, seen)
+        yield f"and {len(outputs) - _OUTPUTS_SHOWN} more outputs"

@@ -21,6 +21,7 @@ concurrency:
   runs: {max_concurrent_runs: 2}
 run_monitoring: {enabled: true, poll_interval_seconds: 30, max_runtime_seconds: 43200, free_slots_after_run_end_seconds: 60}
 run_retries: {enabled: false}
+retention: {sensor: {purge_after_days: {skipped: 1}}}
 """
 
 

@@ -10,7 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -64,8 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         result: Any = cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except EngcmpError as error:
-        print(f"engcmp: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -73,12 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         explained = _explained(error)
         if explained is None:
             raise
-        print(f"engcmp: {explained}", file=sys.stderr)
-        sys.exit(1)
+        _fail(explained)
     except _interruptions():
         print("engcmp: stopped; what is complete is kept, start again to continue", file=sys.stderr)
         sys.exit(INTERRUPTED)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(error: EngcmpError) -> NoReturn:
+    """One line, whatever another library put into its words, and exit 1."""
+    print(f"engcmp: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _interruptions() -> tuple[type[BaseException], ...]:

@@ -45,7 +45,8 @@ def read_parquet(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         return _columns(path)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise EngcmpError(f"not a whole Parquet file: {error}", where=str(path), remedy="make it again") from error
+        why = " ".join(str(error).split())
+        raise EngcmpError(f"not a whole Parquet file: {why}", where=str(path), remedy="make it again") from error
 
 
 def parquet_columns(data: bytes) -> dict[str, npt.NDArray[Any]]:

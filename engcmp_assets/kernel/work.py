@@ -177,9 +177,7 @@ class Session:
         sha256 = self.store.head(place.study, place.arm_folder, place.artifact)
         if sha256 is None:
             return None
-        receipt = self.store.read_receipt(sha256)
-        check_receipt(receipt, where=str(self.store.receipt_path(sha256)))
-        return Done(receipt, sha256, answered_from_store=True)
+        return Done(sound_receipt(self.store, sha256), sha256, answered_from_store=True)
 
     def place(self, artifact: str, arm: ArmKey | None) -> Place:
         return Place(self.study.protocol.study, arm.folder if arm else STUDY_WIDE, artifact)
@@ -238,6 +236,13 @@ def record(work: Work, made: Made, *, started_at: str) -> Done:
     return _commit(work, receipt, completes=blobs)
 
 
+def sound_receipt(store: Store, sha256: str) -> dict[str, Any]:
+    """A stored receipt, whose bytes have its hash and whose contents are a receipt's. Raises EngcmpError for anything else."""
+    receipt = store.read_receipt(sha256)
+    check_receipt(receipt, where=str(store.receipt_path(sha256)))
+    return receipt
+
+
 def output_blob(receipt: Mapping[str, Any], name: str) -> Blob:
     """The store's file of a receipt's output. Raises EngcmpError for a name that it does not have."""
     for output in receipt["outputs"]:
@@ -255,7 +260,7 @@ def answer_from_store(work: Work) -> Done | None:
     previous_sha256 = store.completed_task(work.task_key)
     if previous_sha256 is None:
         return None
-    previous = store.read_receipt(previous_sha256)
+    previous = sound_receipt(store, previous_sha256)
     base = _base_receipt(work)
     current = work.session.current(work.step.artifact, work.arm)
     same = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")

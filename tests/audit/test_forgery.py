@@ -81,29 +81,29 @@ def test_forged_scored_rows_are_found_though_all_that_follows_was_made_from_them
     assert "rows.parquet: column kl_full, line 0: recomputed" in found_in(result, names[("scores", Q4)])[0]
 
 
-@pytest.mark.parametrize(
-    ("artifact", "arm", "output", "column", "edit"),
-    [
-        ("captured_rows/pa", Q4, "capture.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
-        ("captured_rows/pa", Q8, "capture.parquet", "position", lambda v: [v[0] + 1, *v[1:]]),
-        ("reference_rows", Q8, "reference.parquet", "reference_nll", lambda v: [v[0] + 0.1, *v[1:]]),
-        ("prompt_set", Q4, "windows.parquet", "tokens", lambda v: [v[0] + 1, *v[1:]]),
-        ("frozen_protocol", None, "files.parquet", "bytes", lambda v: [v[0] + 1, *v[1:]]),
-        ("tails", Q4, "tails.parquet", "max_nats", lambda v: [v[0] / 2, *v[1:]]),
-        ("summaries", Q8, "figures.parquet", "low", lambda v: [v[0] - 0.001, *v[1:]]),
-        ("comparisons", None, "differences.parquet", "verdict", lambda v: ["not resolved", *v[1:]]),
-        ("engine_launch/scoring", Q4, "starts.parquet", "n_threads", lambda v: [v[0] + 1, *v[1:]]),
-        ("scores", Q8, "rows.parquet", "cluster", lambda v: [v[1], "other", *v[2:]]),
-    ],
-)  # fmt: skip
-def test_a_changed_table_is_found(
-    home_copy: Path, artifact: str, arm: str | None, output: str, column: str, edit: Callable[[list[Any]], list[Any]]
-) -> None:
+CHANGED_TABLES: list[tuple[str, str | None, str, str, Callable[[list[Any]], list[Any]]]] = [
+    ("captured_rows/pa", Q4, "capture.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
+    ("captured_rows/pa", Q8, "capture.parquet", "position", lambda v: [v[0] + 1, *v[1:]]),
+    ("reference_rows", Q8, "reference.parquet", "reference_nll", lambda v: [v[0] + 0.1, *v[1:]]),
+    ("prompt_set", Q4, "windows.parquet", "tokens", lambda v: [v[0] + 1, *v[1:]]),
+    ("frozen_protocol", None, "files.parquet", "bytes", lambda v: [v[0] + 1, *v[1:]]),
+    ("tails", Q4, "tails.parquet", "max_nats", lambda v: [v[0] / 2, *v[1:]]),
+    ("summaries", Q8, "figures.parquet", "low", lambda v: [v[0] - 0.001, *v[1:]]),
+    ("comparisons", None, "differences.parquet", "verdict", lambda v: ["not resolved", *v[1:]]),
+    ("engine_launch/scoring", Q4, "starts.parquet", "n_threads", lambda v: [v[0] + 1, *v[1:]]),
+    ("scores", Q8, "rows.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
+]
+
+
+def test_a_changed_value_in_any_table_is_found(home_copy: Path) -> None:
     forger = Forger(home_copy)
-    forger.put(artifact, arm, output, edited_table(forger.read(artifact, arm, output), column, edit))
-    name = forger.finish()[(artifact, arm)]
-    found = found_in(verified(home_copy), name)
-    assert any(f"{output}: column {column}, line 0" in what for what in found), found
+    for artifact, arm, output, column, edit in CHANGED_TABLES:
+        forger.put(artifact, arm, output, edited_table(forger.read(artifact, arm, output), column, edit))
+    names = forger.finish()
+    result = verified(home_copy)
+    for artifact, arm, output, column, _ in CHANGED_TABLES:
+        found = found_in(result, names[(artifact, arm)])
+        assert any(f"{output}: column {column}, line 0" in what for what in found), found
 
 
 def test_changed_documents_are_found(home_copy: Path) -> None:
@@ -135,14 +135,17 @@ def test_changed_documents_are_found(home_copy: Path) -> None:
         assert any(output in what for what in found_in(result, names[(artifact, arm)])), output
 
 
-@pytest.mark.parametrize("page", ["SUMMARY.md", "SUMMARY.html"])
-def test_a_number_changed_in_a_page_alone_is_found(home_copy: Path, page: str) -> None:
+def test_a_number_changed_in_a_page_alone_is_found(home_copy: Path) -> None:
     forger = Forger(home_copy)
-    text = forger.read("publication", None, page).decode()
-    assert "0.3966" in text
-    forger.put("publication", None, page, text.replace("0.3966", "0.2966").encode())
+    figure = next(f for f in forger.receipts[("publication", None)]["figures"] if f["figure_id"] == FIGURE)
+    shown = f"{figure['value']:.4f}"
+    for page in ("SUMMARY.md", "SUMMARY.html"):
+        text = forger.read("publication", None, page).decode()
+        assert shown in text
+        forger.put("publication", None, page, text.replace(shown, "0.0001").encode())
     name = forger.finish()[("publication", None)]
-    assert any(f"{page}: line" in what for what in found_in(verified(home_copy), name))
+    found = found_in(verified(home_copy), name)
+    assert [what.split(": ")[1] for what in found] == ["SUMMARY.md", "SUMMARY.html"]
 
 
 def test_a_repeat_that_was_left_out_is_found(home_copy: Path) -> None:
@@ -169,30 +172,41 @@ def test_another_checkpoint_or_library_than_the_pinned_one_is_found(home_copy: P
     assert any("has q4_0.gguf as fe19b98b2f2a, which the protocol does not pin" in what for what in found)
 
 
-@pytest.mark.parametrize(
-    ("artifact", "arm", "edit", "words"),
-    [
-        ("summaries", Q4, lambda r: r["parameters"]["statistics"].update(replicates=200), "other parameters"),
-        ("scores", Q8, lambda r: r["versions"]["measures"].update(kl_full=9), "other versions"),
-        ("scores", Q4, lambda r: r["inputs"].pop(2), "does not take in reference_rows"),
-        ("publication", None, lambda r: r["inputs"].pop(1), f"does not take in summaries of {Q8}"),
-        ("scores", Q4, lambda r: r["inputs"][1].update(uses=[]), "does not take in prompt_set"),
-        ("tails", Q4, lambda r: r.update(frozen_sha256="0" * 64), "another frozen hash"),
-        ("tails", Q4, lambda r: r["inputs"].pop(0), "does not take in frozen_protocol of the study"),
-        ("tails", Q4, lambda r: r["checks"][0].update(passed=False), "checks.row_counts"),
-        ("scores", Q4, lambda r: r.update(flags=["alignment undetermined"]), "flags"),
-        ("summaries", Q4, lambda r: r["figures"].pop(), "figures"),
-        ("scores", Q4, lambda r: r["outputs"][0].update(rows=7), "rows.parquet is another kind of output"),
-    ],
-)  # fmt: skip
-def test_a_receipt_that_claims_something_else_than_the_protocol_is_found(
-    home_copy: Path, artifact: str, arm: str | None, edit: Callable[[dict[str, Any]], Any], words: str
-) -> None:
+Claims = list[tuple[str, str | None, Callable[[dict[str, Any]], Any], str]]
+AGAINST_THE_PROTOCOL: Claims = [
+    ("summaries", Q4, lambda r: r["parameters"]["statistics"].update(replicates=200), "other parameters"),
+    ("scores", Q8, lambda r: r["versions"]["measures"].update(kl_full=9), "other versions"),
+    ("scores", Q4, lambda r: r["inputs"].pop(2), "does not take in reference_rows"),
+    ("publication", None, lambda r: r["inputs"].pop(1), f"does not take in summaries of {Q8}"),
+    ("captured_rows/pa", Q4, lambda r: r["inputs"][1].update(uses=[]), "does not take in prompt_set"),
+    ("reference_rows", Q4, lambda r: r.update(frozen_sha256="0" * 64), "another frozen hash"),
+    ("tails", Q4, lambda r: r["inputs"].pop(0), "does not take in frozen_protocol of the study"),
+    (
+        "tails",
+        Q8,
+        lambda r: r["inputs"].append({**r["inputs"][0], "artifact": "sources", "arm": Q4}),
+        "does not take in sources",
+    ),
+]
+AGAINST_ITS_ROWS: Claims = [
+    ("tails", Q4, lambda r: r["checks"][0].update(passed=False), "checks.row_counts"),
+    ("scores", Q4, lambda r: r.update(flags=["alignment undetermined"]), "flags"),
+    ("summaries", Q4, lambda r: r["figures"].pop(), "figures"),
+    ("scores", Q8, lambda r: r["outputs"][0].update(rows=7), "rows.parquet is another kind of output"),
+    ("publication", None, lambda r: r["outputs"].pop(), "outputs plot.png are missing or too many"),
+]
+
+
+@pytest.mark.parametrize("claims", [AGAINST_THE_PROTOCOL, AGAINST_ITS_ROWS], ids=["protocol", "rows"])
+def test_a_receipt_that_claims_something_else_than_its_evidence_is_found(home_copy: Path, claims: Claims) -> None:
     forger = Forger(home_copy)
-    edit(forger.receipts[(artifact, arm)])
-    name = forger.finish()[(artifact, arm)]
-    found = found_in(verified(home_copy), name)
-    assert any(words in what for what in found), found
+    for artifact, arm, edit, _ in claims:
+        edit(forger.receipts[(artifact, arm)])
+    names = forger.finish()
+    result = verified(home_copy)
+    for artifact, arm, _, words in claims:
+        found = found_in(result, names[(artifact, arm)])
+        assert any(words in what for what in found), (words, found)
 
 
 def test_an_arm_s_results_under_another_arm_s_name_are_found(home_copy: Path) -> None:

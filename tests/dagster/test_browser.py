@@ -58,7 +58,7 @@ def shoot(page: Page, tmp_path: Path) -> Shoot:
     """Save what the page shows, for a reader: in ENGCMP_SCREENSHOTS, by default in the test's own folder."""
     folder = Path(os.environ.get("ENGCMP_SCREENSHOTS", tmp_path / "screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
-    return lambda name: (page.screenshot(path=folder / f"{name}.png"), None)[1]
+    return lambda name: (page.screenshot(path=folder / f"{name}.png", animations="disabled"), None)[1]
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,128 @@
+"""`engcmp trace`: every published figure leads, receipt by receipt, to the frozen hash."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from homes import CHECKOUT, Q4, Q8, STUDY, current_receipt, engcmp, everything, output_file, replace_file
+
+from engcmp_assets.audit.recompute import Evidence
+from engcmp_assets.audit.trace import figures_of, trace, trace_text
+from engcmp_assets.kernel.study import Study
+from engcmp_resources.errors import EngcmpError
+
+FROZEN = json.loads((CHECKOUT / "protocol" / STUDY / "FROZEN.json").read_bytes())["frozen_sha256"]
+
+
+def published_ids(home: Path) -> set[str]:
+    """Ids of all figures in SUMMARY.json: arms and comparisons."""
+    summary = json.loads(output_file(home, current_receipt(home, "publication"), "SUMMARY.json").read_bytes())
+    owners = [*summary["arms"], *summary["comparisons"]]
+    return {figure["figure_id"] for owner in owners for figure in owner["figures"]}
+
+
+def test_every_published_figure_can_be_traced_and_ends_in_the_frozen_hash(measured_home: Path, study: Study) -> None:
+    store = Evidence(measured_home)
+    ids = published_ids(measured_home)
+    assert len(ids) == 60
+    assert set(figures_of(store, study)) == ids
+    for figure_id in sorted(ids):
+        found = trace(store, study, figure_id)
+        assert found.figure["figure_id"] == figure_id
+        assert found.frozen_sha256 == FROZEN
+        assert found.links[-1].artifact == "frozen_protocol" or "frozen_protocol" in {x.artifact for x in found.links}
+        assert trace_text(store, found).endswith(f"frozen hash {FROZEN}")
+
+
+def test_an_arm_s_figure_passes_through_its_own_rows_launch_and_sources(measured_home: Path, study: Study) -> None:
+    found = trace(Evidence(measured_home), study, f"{STUDY}/{Q4}/pa/all/kl_full")
+    artifacts = [link.artifact for link in found.links]
+    assert artifacts[0] == "summaries"
+    assert set(artifacts) == {
+        "summaries", "tails", "scores", "captured_rows/pa", "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
+        "frozen_protocol",
+    }  # fmt: skip
+    assert len(artifacts) == len(set(artifacts))
+    assert {link.arm for link in found.links} == {Q4, None}
+
+
+def test_a_difference_passes_through_both_arms(measured_home: Path, study: Study) -> None:
+    found = trace(Evidence(measured_home), study, f"{STUDY}/pair/q4_0-vs-q8_0/pa/all/kl_full")
+    assert found.links[0].artifact == "comparisons"
+    assert {link.arm for link in found.links if link.artifact == "scores"} == {Q4, Q8}
+
+
+def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path) -> None:
+    shutil.rmtree(home_copy / "dagster")
+    before = everything(home_copy)
+    figure_id = f"{STUDY}/{Q8}/pa/block:code/nll"
+    done = engcmp("trace", figure_id, home=home_copy)
+    assert done.returncode == 0
+    figure = next(f for f in current_receipt(home_copy, "summaries", Q8)["figures"] if f["figure_id"] == figure_id)
+    lines = done.stdout.splitlines()
+    assert lines[0] == figure_id
+    assert f"{figure['value']:.4g}"[:4] in lines[1]
+    assert "95% interval" in lines[1]
+    assert "96 rows, 3 documents; nll version 1: " in lines[2]
+    assert lines[-1] == f"frozen hash {FROZEN}"
+    for name in ("receipts/", "store/"):
+        for line in lines:
+            if name in line:
+                assert (home_copy / line[line.index(name) :].split(",")[0].strip()).is_file(), line
+    assert everything(home_copy) == before
+
+
+def test_json_holds_the_figure_and_its_links(measured_home: Path) -> None:
+    done = engcmp("trace", f"{STUDY}/{Q4}/pa/all/top1", "--json", home=measured_home)
+    document = json.loads(done.stdout)
+    assert document["frozen_sha256"] == FROZEN
+    assert document["figure"]["measure"] == "top1"
+    assert document["links"][0]["artifact"] == "summaries"
+    assert {"depth", "artifact", "arm", "receipt_sha256", "content_id", "outputs"} == set(document["links"][0])
+
+
+def test_list_gives_every_id_and_nothing_else(measured_home: Path) -> None:
+    done = engcmp("trace", "--list", STUDY, home=measured_home)
+    assert set(done.stdout.splitlines()) == published_ids(measured_home)
+    assert set(json.loads(engcmp("trace", "--list", STUDY, "--json", home=measured_home).stdout)) == published_ids(
+        measured_home
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        (f"{STUDY}/{Q4}/pa/all/kl_ful", f"{STUDY}/{Q4}/pa/all/kl_full"),
+        (f"{STUDY}/{Q4}/pa/all", f"{STUDY}/{Q4}/pa/all/nll"),
+        (f"{STUDY}/q8_0/pa/block:code/top1", f"{STUDY}/{Q8}/pa/block:code/top1"),
+        (f"{STUDY}/pair/q4_0-q8_0/pa/all/nll", f"{STUDY}/pair/q4_0-vs-q8_0/pa/all/nll"),
+    ],
+)  # fmt: skip
+def test_an_unknown_figure_gets_the_closest_ids(measured_home: Path, study: Study, asked: str, meant: str) -> None:
+    with pytest.raises(EngcmpError) as caught:
+        trace(Evidence(measured_home), study, asked)
+    assert f"no figure {asked!r} among 60" in str(caught.value)
+    assert meant in str(caught.value)
+    assert f"`engcmp trace --list {STUDY}` lists all" in str(caught.value)
+
+
+def test_an_unknown_study_and_an_empty_home_are_one_clear_line(measured_home: Path, tmp_path: Path) -> None:
+    done = engcmp("trace", "kl_full", home=measured_home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("engcmp: no study 'kl_full'")
+    assert STUDY in done.stderr
+    done = engcmp("trace", f"{STUDY}/{Q4}/pa/all/kl_full", home=tmp_path / "nothing")
+    assert done.returncode == 1
+    assert done.stderr.startswith("engcmp: no results here")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_damaged_receipt_in_the_chain_is_named(home_copy: Path, study: Study) -> None:
+    sha256 = next(item["receipt_sha256"] for item in current_receipt(home_copy, "scores", Q4)["inputs"])
+    path = home_copy / "receipts" / f"{sha256}.json"
+    replace_file(path, path.read_bytes()[:-1])
+    with pytest.raises(EngcmpError, match=str(path)):
+        trace(Evidence(home_copy), study, f"{STUDY}/{Q4}/pa/all/kl_full")
