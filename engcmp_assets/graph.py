@@ -7,6 +7,7 @@ Two files make a graph: this one (assets, checks, jobs) and `events` (what a rea
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _IN_PROGRESS = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.Da
 _PROC = Path("/proc")
 # The clock of /proc counts whole seconds since boot.
 _CLOCK_SLACK_S = 2.0
+# A run tells its process as its first word; one that was killed just before that would be in progress for ever.
+_SILENT_S = 600.0
 
 
 class Materialize(dg.Config):
@@ -123,14 +126,15 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
     """Report every run in progress whose process is gone as failed (as canceled, if that was asked for); their ids.
 
     A killed command, a killed UI or a restarted machine leave such runs. What they completed is in the store, so that
-    materializing again continues. A run that has not told its process yet is left alone.
+    materializing again continues. A run that has not told its process yet is left alone, unless it never will.
     """
     lost: list[str] = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=list(_IN_PROGRESS))):
-        worker = _worker(instance, run.run_id)
-        if worker is None or _lives(*worker):
+    for record in instance.get_run_records(dg.RunsFilter(statuses=list(_IN_PROGRESS))):
+        run, worker = record.dagster_run, _worker(instance, record.dagster_run.run_id)
+        if _lives(*worker) if worker else time.time() - record.update_timestamp.timestamp() < _SILENT_S:
             continue
-        text = f"Process {worker[0]} of this run is gone; what is complete is kept: materialize again to continue"
+        process = f"Process {worker[0]} of this run is gone" if worker else "This run never told its process"
+        text = f"{process}; what is complete is kept: materialize again to continue"
         if run.status == dg.DagsterRunStatus.CANCELING:
             instance.report_run_canceled(run, message=text)
         else:

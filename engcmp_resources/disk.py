@@ -97,6 +97,33 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+class InUse:
+    """A lock that every process that writes in a folder holds together with the others, for as long as this object lives.
+
+    `alone` is for what must have no writer beside it. The kernel frees the lock however its holder ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with disk_errors(path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            weakref.finalize(self, os.close, self._descriptor)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold it alone; who comes meanwhile waits. Raises EngcmpError where another process holds it too."""
+        try:
+            if not _try_lock(self._descriptor):
+                raise EngcmpError(
+                    "another process is writing there", where=str(self._path.parent.parent),
+                    remedy="wait for the run to end, or end it, and start again",
+                )  # fmt: skip
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+
 class Temporaries:
     """Names for unfinished files below `root`, in a folder whose lock this process holds for as long as it lives.
 

@@ -21,16 +21,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: list[dict[str, Any]] = []
         with disk_errors(path):
             data = path.read_bytes() if path.is_file() else b""
-            sound = 0
-            for line in data.splitlines(keepends=True):
-                entry = _entry(line, str(path))
-                if entry is None:
-                    break
-                self.entries.append(entry)
-                sound += len(line)
+            self.entries, sound = _sound_entries(data, str(path))
             if sound != len(data):
                 os.truncate(path, sound)
 
@@ -49,6 +42,24 @@ class Journal:
                     os.truncate(self.path, size)  # half a line would take the lines after it along
                 raise
         self.entries.append(dict(entry))
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The whole entries of a journal that another process may be writing; nothing is changed."""
+    return _sound_entries(path.read_bytes(), str(path))[0]
+
+
+def _sound_entries(data: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
+    """The entries before the first line that is not whole, and how many bytes they take."""
+    entries: list[dict[str, Any]] = []
+    sound = 0
+    for line in data.splitlines(keepends=True):
+        entry = _entry(line, where)
+        if entry is None:
+            break
+        entries.append(entry)
+        sound += len(line)
+    return entries, sound
 
 
 def _entry(line: bytes, where: str) -> dict[str, Any] | None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from engcmp_resources.canonical import canonical_bytes, parse_canonical, sha256_bytes, sha256_file
-from engcmp_resources.disk import Temporaries, disk_errors, locked, make_folder, require_space, sync_folder, write_whole
+from engcmp_resources.disk import (
+    InUse,
+    Temporaries,
+    disk_errors,
+    locked,
+    make_folder,
+    require_space,
+    sync_folder,
+    write_whole,
+)
 from engcmp_resources.errors import EngcmpError
 
 __all__ = ["STUDY_WIDE", "Blob", "Place", "Store", "disk_errors", "read_head", "require_space"]
@@ -62,6 +71,8 @@ class Store:
             with disk_errors(home):
                 for name in _FOLDERS:
                     (home / name).mkdir(parents=True, exist_ok=True)
+                # Whoever collects files waits for nobody: what a writer has stored and not recorded yet looks like nobody's.
+                self._in_use = InUse(home / "scratch" / "in-use.lock")
                 self._temporaries.remove_dead()
 
     # ------------------------------------------------------------------ files
@@ -105,7 +116,8 @@ class Store:
     def holds(self, blob: Blob, recorded: Any = None) -> bool:
         """Whether the store has exactly these bytes: by the status `recorded` at writing, else by their hash.
 
-        A copied home has other times and inodes: then the bytes decide, once in a process.
+        A copied home has other times and inodes: then the bytes decide, once in a process. A file that is written or replaced
+        while it is hashed is not held; a hard link that another process makes or removes meanwhile changes only the ctime.
         """
         path = self.path(blob)
         try:
@@ -113,7 +125,7 @@ class Store:
             if status is None or status[0] != blob.bytes:
                 return False
             if status not in (recorded, self._hashed.get(path)):
-                if sha256_file(path) != blob.sha256:
+                if sha256_file(path) != blob.sha256 or not _same_bytes(status, file_status(path)):
                     return False
                 self._hashed[path] = status
         except OSError:
@@ -203,6 +215,33 @@ class Store:
             return self._index_entry(f"{task_key}.json")["files"].get(_name(blob))
         except (KeyError, TypeError, AttributeError, EngcmpError):
             return None  # as above: then the bytes are hashed
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the store with no other process writing in it. Raises EngcmpError where one does."""
+        self._require_writable()
+        return self._in_use.alone()
+
+    def unfinished_commits(self) -> dict[str, str]:
+        """The receipts that a killed `commit` has written, or was about to write, without their heads: receipt hash to study."""
+        found: dict[str, str] = {}
+        for path in sorted((self.home / "scratch" / "intents").glob("*.json")):
+            try:
+                intent = parse_canonical(_read(path, "intent"), what="intent", where=str(path), remedy=_AGAIN)
+                found[str(intent["receipt_sha256"])] = str(intent["study"])
+            except (KeyError, EngcmpError):
+                continue  # as in `settle`: the work is done again
+        return found
+
+    def tasks_of(self, receipts: Collection[str]) -> list[Path]:
+        """The entries of the index that name one of these receipts."""
+        found = []
+        for path in sorted((self.home / "tasks").glob("*.json")):
+            try:
+                if self._index_entry(path.name)["receipt_sha256"] in receipts:
+                    found.append(path)
+            except (KeyError, TypeError, EngcmpError):
+                continue  # a part, or an entry that nothing believes
+        return found
 
     def bury(self, tombstone: Mapping[str, Any]) -> str:
         """Keep a record of what is about to be removed; returns its hash."""
@@ -314,6 +353,11 @@ def file_status(path: Path) -> list[int] | None:
         return None
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _same_bytes(before: list[int], after: list[int] | None) -> bool:
+    """Whether two statuses are of the same file with the same bytes: size, mtime and inode, but not ctime."""
+    return after is not None and [before[0], before[1], before[3]] == [after[0], after[1], after[3]]
 
 
 def _blobs_of(receipt: Mapping[str, Any]) -> list[Blob]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,16 +59,27 @@ def measured_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home_copy(measured_home: Path, tmp_path: Path) -> Iterator[Path]:
     """The measured home, copied by hard links: replace files in it, never write into them."""
     target = tmp_path / "copy"
-    shutil.copytree(measured_home, target, symlinks=True, copy_function=_link)
+    # Unfinished work belongs to the processes that do it; a database is copied with what its side files hold.
+    apart = shutil.ignore_patterns("scratch", "*.db-shm", "*.db-wal", "*.db-journal")
+    shutil.copytree(measured_home, target, symlinks=True, copy_function=_link, ignore=apart)
     yield target
     shutil.rmtree(target)
 
 
 def _link(source: str, target: str) -> str:
-    if "/dagster/" in source:
-        return str(shutil.copy2(source, target))  # the event log is written in place
-    os.link(source, target)
+    if source.endswith(".db"):
+        _copy_database(source, target)
+    elif "/dagster/" in source:
+        shutil.copy2(source, target)  # written in place
+    else:
+        os.link(source, target)
     return target
+
+
+def _copy_database(source: str, target: str) -> None:
+    """The event log as it is at one moment, also while a process of another test session writes it."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
 
 
 @pytest.fixture(scope="session")

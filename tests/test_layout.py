@@ -9,7 +9,12 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 ASSETS, RESOURCES = CHECKOUT / "engcmp_assets", CHECKOUT / "engcmp_resources"
 LEAVES = {"engcmp_resources.errors", "engcmp_resources.canonical"}
 # Modules that bind pure functions to files, engines, Dagster or the user. All others are pure.
-GLUE_NAMES = {"step.py", "session.py", "work.py", "study.py", "graph.py", "events.py", "steps.py", "tables.py"}
+GLUE_NAMES = {"step.py", "graph.py", "events.py", "steps.py"}
+GLUE_FILES = {
+    *(f"kernel/{name}.py" for name in ("work", "study", "tables", "window_files")),
+    *(f"captured_rows/{name}.py" for name in ("session", "journalled", "rows")),
+    "comparisons/distances.py",
+}
 GLUE_FOLDERS = {"commands", "audit"}
 
 
@@ -28,7 +33,13 @@ def imports_of(path: Path) -> set[str]:
 
 
 def is_glue(path: Path) -> bool:
-    return path.name in GLUE_NAMES or path.relative_to(ASSETS).parts[0] in GLUE_FOLDERS
+    place = path.relative_to(ASSETS).as_posix()
+    return path.name in GLUE_NAMES or place in GLUE_FILES or path.relative_to(ASSETS).parts[0] in GLUE_FOLDERS
+
+
+def test_every_file_that_is_named_as_glue_exists() -> None:
+    assert all((ASSETS / name).is_file() for name in GLUE_FILES)
+    assert all((ASSETS / name).is_dir() for name in GLUE_FOLDERS)
 
 
 def test_resources_import_nothing_else_of_ours() -> None:

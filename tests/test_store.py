@@ -145,6 +145,39 @@ def test_a_file_that_is_hashed_once_is_hashed_again_after_any_change(store: Stor
     assert not store.holds(blob)
 
 
+def test_a_hard_link_made_or_removed_while_a_file_is_hashed_changes_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process copies the home by hard links, or removes such a copy: only the ctime of the file differs after that."""
+    blob = store.put_bytes(b"abcdef", "json")
+    path, other = store.path(blob), tmp_path / "copy"
+    for change_links in (lambda: other.hardlink_to(path), other.unlink):
+
+        def hash_beside(file: Path, meanwhile: Callable[[], None] = change_links) -> str:
+            before = file.stat().st_ctime_ns
+            while file.stat().st_ctime_ns == before:  # the clock of a file system is coarse
+                time.sleep(0.01)
+                if meanwhile == other.unlink or not other.exists():
+                    meanwhile()
+            return sha256_file(file)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("engcmp_resources.store.sha256_file", hash_beside)
+            assert Store(store.home).holds(blob)
+
+
+def test_a_file_that_is_replaced_while_it_is_hashed_is_not_held(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = store.put_bytes(b"abcdef", "json")
+
+    def hash_beside(file: Path) -> str:
+        digest = sha256_file(file)
+        replace_file(file, b"abcdeg")
+        return digest
+
+    monkeypatch.setattr("engcmp_resources.store.sha256_file", hash_beside)
+    assert not store.holds(blob)
+
+
 def test_two_processes_may_put_the_same_files_at_once(tmp_path: Path) -> None:
     writers = [start(PUT_THE_SAME, str(tmp_path / "home")) for _ in range(2)]
     for writer in writers:

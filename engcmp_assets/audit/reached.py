@@ -83,7 +83,7 @@ def reached_from_heads(store: Store, study: str) -> Reached:
             reached.problems.append(Problem(shown(store, path), error.what))
             continue
         reached.heads[place] = sha256
-        _follow(store, reached, sha256, needed_by=shown(store, path))
+        follow(store, reached, sha256, needed_by=shown(store, path))
         receipt = reached.receipts.get(sha256)
         if not store.receipt_path(sha256).exists():
             reached.problems.append(Problem(shown(store, path), f"points to receipt {sha256[:12]}, which is missing"))
@@ -94,7 +94,7 @@ def reached_from_heads(store: Store, study: str) -> Reached:
     return reached
 
 
-def _follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> None:
+def follow(store: Store, reached: Reached, sha256: str, *, needed_by: str) -> None:
     """Read a receipt and all that it names. Receipts form a chain by hash, so this ends."""
     queue = [(sha256, needed_by)]
     while queue:

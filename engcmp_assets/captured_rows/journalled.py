@@ -52,13 +52,15 @@ class Capture:
         return [entry for entry in self.journal.entries if entry["kind"] == "start"]
 
     def windows(self) -> list[dict[str, Any]]:
-        return [entry for entry in self.journal.entries if entry["kind"] == "window"]
+        """The windows of each launch, as they were taken last: one whose files were lost is taken again."""
+        found = {(entry["launch"], entry["window"]): entry for entry in self.journal.entries if entry["kind"] == "window"}
+        return list(found.values())
 
     def panels_of(self, launch: Launch) -> list[Panel]:
         return [panel for panel in self.panels if panel.panel in launch.panels]
 
     def missing(self, launch: Launch) -> list[Pass]:
-        """The windows that a launch still lacks: not journalled, or their files are gone from the store."""
+        """The windows that a launch still lacks: not journalled, or their files are gone from the store or changed there."""
         done = {entry["window"] for entry in self.windows() if entry["launch"] == launch.number and self._stored(entry)}
         return [one for one in passes(self.panels_of(launch)) if one.window_id not in done]
 
@@ -93,7 +95,7 @@ class Capture:
     def _stored(self, entry: Mapping[str, Any]) -> bool:
         store = self.work.store
         files = [file for taken in entry["repeats"] for file in taken["files"].values()]
-        return all(store.path(Blob(file["sha256"], file["bytes"], "safetensors")).is_file() for file in files)
+        return all(store.holds(Blob(file["sha256"], file["bytes"], "safetensors")) for file in files)
 
 
 def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:

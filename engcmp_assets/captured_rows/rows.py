@@ -73,8 +73,8 @@ def _same_rows(
     same = [entry for entry in capture.windows() if (entry["window"], entry["path"]) == (one.window_id, launch.path)]
     for taken in [*earlier, *(taken for entry in same for taken in entry["repeats"])]:
         files: dict[str, Any] = taken["files"]
-        paths = [capture.work.store.path(Blob(file["sha256"], file["bytes"], "safetensors")) for file in files.values()]
-        if taken["row_sha256"] == hashes and all(path.is_file() for path in paths):
+        blobs = [Blob(file["sha256"], file["bytes"], "safetensors") for file in files.values()]
+        if taken["row_sha256"] == hashes and all(capture.work.store.holds(blob) for blob in blobs):
             return files
     return None
 

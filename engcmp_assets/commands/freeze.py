@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,19 @@ import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
 from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
-from engcmp_assets.kernel.iterations import FROZEN_SUFFIX, Iteration, extended, frozen_iteration, parse_iteration
+from engcmp_assets.kernel.iterations import (
+    FROZEN_SUFFIX,
+    Iteration,
+    extended,
+    frozen_iteration,
+    parse_iteration,
+    read_iteration,
+)
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
 from engcmp_assets.sources.step import fetched_weights
-from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.canonical import canonical_bytes, parse_canonical
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
 from engcmp_resources.places import FROZEN_FILE, ITERATIONS, home_folder
@@ -31,10 +39,10 @@ from engcmp_resources.tokenizing import GgufTokenizer
 )
 def freeze(study: str, iteration: str | None) -> None:
     """Freeze STUDY for the first time: make its prompt set from the texts, and write the hash of every protocol file and measure."""
-    loaded = load_study(study)
     if iteration is not None:
-        _freeze_iteration(loaded, iteration)
+        _freeze_iteration(load_study(study), iteration)
         return
+    loaded = _frozen_part(study)
     if loaded.frozen is not None:
         changed = [what for _, what in frozen_differences(loaded.files, loaded.frozen)]
         if not changed:
@@ -44,7 +52,7 @@ def freeze(study: str, iteration: str | None) -> None:
             f"study {study} was frozen before: {changed[0]}", where=str(loaded.folder / FROZEN_FILE),
             remedy=f"restore it, or `engcmp amend {study} --because WHY`; a new arm needs no amendment but an iteration",
         )  # fmt: skip
-    _write_freeze(loaded, amendments=[])
+    _write_freeze(_with_prompts(loaded), amendments=[])
 
 
 @click.command(epilog='Example: engcmp amend smollm2-cpu --because "a fourth block, asked for in review"')
@@ -52,54 +60,96 @@ def freeze(study: str, iteration: str | None) -> None:
 @click.option("--because", required=True, help="Why the frozen protocol changes; it is kept in FROZEN.json.")
 def amend(study: str, because: str) -> None:
     """Freeze STUDY anew under another hash, with the reason and the hash it had. Results made before belong to the old hash."""
-    loaded = load_study(study)
+    loaded = _frozen_part(study)
     if loaded.frozen is None:
         raise EngcmpError(
             f"study {study} was never frozen", where=str(loaded.folder), remedy=f"`engcmp freeze {study}`"
         )
+    if not because.strip():
+        raise click.UsageError("--because needs a reason")
+    amended = _with_prompts(loaded)
     entry = {
         "from": loaded.frozen_sha256,
         "because": because,
-        "changed": [what for _, what in frozen_differences(loaded.files, loaded.frozen)],
+        "changed": [what for _, what in frozen_differences(amended.files, loaded.frozen)],
         "amended_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    _write_freeze(loaded, amendments=[*loaded.frozen.get("amendments", []), entry])
+    _write_freeze(amended, amendments=[*loaded.frozen.get("amendments", []), entry])
 
 
-def _write_freeze(loaded: Study, *, amendments: list[dict[str, Any]]) -> None:
+def _frozen_part(study: str) -> Study:
+    """The study without its iterations: they extend the freeze that is made here, or the one before it."""
+    return replace(load_study(study), iteration_files={})
+
+
+def _with_prompts(loaded: Study) -> Study:
+    """The study with the prompt set of its texts. What is to be frozen must be readable."""
     prompts = loaded.folder / loaded.base.prompt_set.file
     _replace(prompts, prompt_set_bytes(loaded, Store(home_folder())))
-    frozen = load_study(loaded.folder.name)
-    for name in frozen.base.panels:
-        frozen.panel(name)  # what is frozen must be readable
-    document = frozen_document(loaded.folder.name, frozen.files, frozen_versions(), conformance_values(), amendments)
-    _replace(loaded.folder / FROZEN_FILE, canonical_bytes(document))
-    click.echo(f"{loaded.folder.name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
+    study = _frozen_part(loaded.folder.name)
+    for name in study.base.panels:
+        study.panel(name)
+    return study
+
+
+def _write_freeze(study: Study, *, amendments: list[dict[str, Any]]) -> None:
+    name = study.folder.name
+    document = frozen_document(name, study.files, frozen_versions(), conformance_values(), amendments)
+    _replace(study.folder / FROZEN_FILE, canonical_bytes(document))
+    click.echo(f"{name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
 
 
 def _freeze_iteration(loaded: Study, name: str) -> None:
     """Write the freeze of an iteration, once all that it adds is known to fit the study."""
     loaded.require_frozen()
-    folder = loaded.folder / ITERATIONS
+    study, folder = loaded.folder.name, loaded.folder / ITERATIONS
     if f"{name}.toml" not in loaded.iteration_files:
         known = ", ".join(loaded.iteration_names) or "none"
         raise EngcmpError(
             f"no iteration {name!r}", where=str(folder), remedy=f"there is {known}; write iterations/{name}.toml"
         )
-    data = loaded.iteration_files[f"{name}.toml"]
-    document = frozen_iteration(loaded.folder.name, name, data, loaded.frozen_sha256)
-    where = str(folder / f"{name}.toml")
-    others = [one for one in loaded.iterations if one.name != name]
+    data, where = loaded.iteration_files[f"{name}.toml"], str(folder / f"{name}.toml")
+    document = frozen_iteration(study, name, data, loaded.frozen_sha256)
+    if _base_of(loaded, name) == loaded.frozen_sha256:
+        read_iteration(name, data, _freeze_of(loaded, name), base_frozen_sha256=loaded.frozen_sha256, where=where)
+        click.echo(f"{study}: iteration {name}: frozen already as {document['frozen_sha256']}")
+        return
     own = Iteration(name, document["frozen_sha256"], parse_iteration(data, where=where))
-    extended(loaded.base, [*others, own], where=str(loaded.folder))
+    extended(loaded.base, sorted([*_others(loaded, name), own], key=lambda one: one.name), where=str(loaded.folder))
     _replace(folder / f"{name}{FROZEN_SUFFIX}", canonical_bytes(document))
     arms = ", ".join(str(arm) for arm in own.arm_keys) or "no arm"
-    click.echo(f"{loaded.folder.name}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}")
+    click.echo(f"{study}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}")
+
+
+def _others(loaded: Study, name: str) -> tuple[Iteration, ...]:
+    """The other iterations of the present freeze. One of an earlier freeze is held against these when it is frozen anew."""
+    now = loaded.frozen_sha256
+    left_out = [one for one in loaded.iteration_names if one == name or _base_of(loaded, one) not in (None, now)]
+    files = dict(loaded.iteration_files)
+    for one in left_out:
+        files.pop(f"{one}.toml", None)
+        files.pop(f"{one}{FROZEN_SUFFIX}", None)
+    return replace(loaded, iteration_files=files).iterations
+
+
+def _base_of(loaded: Study, name: str) -> str | None:
+    """The frozen hash that an iteration's freeze extends; None where it was never frozen."""
+    if f"{name}{FROZEN_SUFFIX}" not in loaded.iteration_files:
+        return None
+    return str(_freeze_of(loaded, name).get("base_frozen_sha256"))
+
+
+def _freeze_of(loaded: Study, name: str) -> dict[str, Any]:
+    file = f"{name}{FROZEN_SUFFIX}"
+    return parse_canonical(
+        loaded.iteration_files[file], what=file, where=str(loaded.folder / ITERATIONS / file),
+        remedy="restore it from git, or remove it to freeze anew",
+    )  # fmt: skip
 
 
 def prompt_set_bytes(study: Study, store: Store) -> bytes:
     """The prompt set of the study's texts. Raises EngcmpError for a text that does not survive tokenizing."""
-    folder = f"{study.protocol.prompt_set.texts}/"
+    folder = f"{study.base.prompt_set.texts}/"
     texts = {name: data.decode("utf-8") for name, data in study.files.items() if name.startswith(folder)}
     if not texts:
         raise EngcmpError(

@@ -6,7 +6,7 @@ import datetime
 
 import click
 
-from engcmp_assets.audit.collect import remove, unreached
+from engcmp_assets.audit.collect import Unreached, remove, unreached
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.graph import end_lost_runs
 from engcmp_resources.errors import EngcmpError
@@ -21,7 +21,10 @@ from engcmp_resources.store import Store
 )
 @click.option("--yes", is_flag=True, help="With --files: remove them. A tombstone receipt says what there was.")
 def gc(files: bool, yes: bool) -> None:
-    """Clean up after runs that were killed: engine processes, Dagster runs whose process is gone, temporary files."""
+    """Clean up after runs that were killed: engine processes, Dagster runs whose process is gone, temporary files.
+
+    Beside a run that measures it leaves alone what is that run's; files are then only listed.
+    """
     if yes and not files:
         raise click.UsageError("--yes goes with --files")
     before = _temporaries()
@@ -30,8 +33,10 @@ def gc(files: bool, yes: bool) -> None:
     with open_instance() as instance:
         found += [f"reported as ended: run {run_id}" for run_id in end_lost_runs(instance)]
     click.echo("\n".join(found) or "no run has left anything")
-    if files:
-        _collect(store, yes=yes)
+    if yes:
+        _collect_for_good(store)
+    elif files:
+        _collect(store)
 
 
 def _temporaries() -> set[str]:
@@ -48,19 +53,31 @@ def _end_orphans() -> list[str]:
         return []
 
 
-def _collect(store: Store, *, yes: bool) -> None:
+def _collect(store: Store) -> None:
+    """A dry run: it may be done beside a run, whose unrecorded files are then among those listed."""
     found = unreached(store)
-    for blob in found.files:
-        click.echo(
-            f"{'removed' if yes else 'would remove'} {store.path(blob).relative_to(store.home)} ({blob.bytes:,} bytes)"
-        )
-    for name in found.receipts:
-        click.echo(f"{'removed' if yes else 'would remove'} receipts/{name}.json")
-    total = f"{len(found.files)} files, {found.bytes / 1e6:,.1f} MB, {len(found.receipts)} receipts"
-    if not yes:
-        click.echo(f"{total}; nothing was removed, add --yes to remove them")
-    elif found.files or found.receipts:
+    _list("would remove", store, found)
+    click.echo(f"{_total(found)}; nothing was removed, add --yes to remove them")
+
+
+def _collect_for_good(store: Store) -> None:
+    with store.alone():
+        found = unreached(store)
+        if not (found.files or found.receipts):
+            click.echo(_total(found))
+            return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        click.echo(f"{total} removed; tombstone tombstones/{remove(store, found, removed_at=now)}.json")
-    else:
-        click.echo(total)
+        tombstone = remove(store, found, removed_at=now)
+    _list("removed", store, found)
+    click.echo(f"{_total(found)} removed; tombstone tombstones/{tombstone}.json")
+
+
+def _list(word: str, store: Store, found: Unreached) -> None:
+    for blob in found.files:
+        click.echo(f"{word} {store.path(blob).relative_to(store.home)} ({blob.bytes:,} bytes)")
+    for name in found.receipts:
+        click.echo(f"{word} receipts/{name}.json")
+
+
+def _total(found: Unreached) -> str:
+    return f"{len(found.files)} files, {found.bytes / 1e6:,.1f} MB, {len(found.receipts)} receipts"

@@ -22,6 +22,7 @@ from engcmp_assets.kernel.protocol import (
     Source,
     Strict,
     check_references,
+    field_error,
 )
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_resources.canonical import sha256_bytes, sha256_of
@@ -77,8 +78,10 @@ def read_iteration(
 
     Raises EngcmpError for a file edited after its freeze, a damaged freeze, or one that extends another frozen hash.
     """
-    body = {key: value for key, value in frozen.items() if key != "frozen_sha256"}
-    if frozen.get("schema") != _FROZEN_SCHEMA or sha256_of(body) != frozen.get("frozen_sha256"):
+    study, base = frozen.get("study"), frozen.get("base_frozen_sha256")
+    as_frozen = frozen_iteration(str(study), name, data, str(base)) | {"file_sha256": frozen.get("file_sha256")}
+    body = {key: value for key, value in as_frozen.items() if key != "frozen_sha256"}
+    if frozen != body | {"frozen_sha256": sha256_of(body)}:
         raise EngcmpError(
             f"{name}{FROZEN_SUFFIX} was changed after the freeze", where=where, remedy="restore it from git"
         )
@@ -86,11 +89,11 @@ def read_iteration(
         raise EngcmpError(
             f"iteration {name} was edited after its freeze", where=where, remedy="restore it, or add another iteration"
         )
-    if frozen["base_frozen_sha256"] != base_frozen_sha256:
+    if base != base_frozen_sha256:
         raise EngcmpError(
-            f"iteration {name} extends frozen hash {frozen['base_frozen_sha256'][:12]}, the study has {base_frozen_sha256[:12]}",
+            f"iteration {name} extends frozen hash {str(base)[:12]}, the study has {base_frozen_sha256[:12]}",
             where=where,
-            remedy=f"look at it against the amended protocol, then `engcmp freeze STUDY --iteration {name}`",
+            remedy=f"look at it against the amended protocol, then `engcmp freeze {study} --iteration {name}`",
         )
     return Iteration(name, str(frozen["frozen_sha256"]), parse_iteration(data, where=where))
 
@@ -99,14 +102,12 @@ def parse_iteration(data: bytes, *, where: str) -> IterationFile:
     """An iteration's bytes. Raises EngcmpError that names the field for anything unknown, missing or of the wrong type."""
     try:
         return IterationFile.model_validate(tomllib.loads(data.decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngcmpError(
             f"iteration is not valid TOML: {error}", where=where, remedy="mend the line it names"
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise EngcmpError(f"iteration field {field}: {first['msg']}", where=where, remedy="mend that field") from error
+        raise field_error("iteration field", error, where, "mend that field") from error
 
 
 def extended(protocol: Protocol, iterations: Sequence[Iteration], *, where: str) -> Protocol:

@@ -67,10 +67,12 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
 
 
 def even_positions(tokens: int, rows: int) -> tuple[int, ...]:
-    """`rows` row indices spread evenly over a window of `tokens` tokens, the first and the last row included."""
+    """`rows` row indices spread evenly over a window of `tokens` tokens, the first and the last row included; one is the last."""
     last = tokens - 2
     if last + 1 <= rows:
         return tuple(range(last + 1))
+    if rows == 1:
+        return (last,)
     return tuple(sorted({round(index * last / (rows - 1)) for index in range(rows)}))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES
 from engcmp_assets.kernel.records import ArmKey, Role
 from engcmp_resources.errors import EngcmpError
 
@@ -19,6 +19,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # What Dagster takes as an owner; any other would keep the whole code location from loading.
 Owner = Annotated[str, Field(pattern=r"^(team:\S.*|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# A panel's name is part of an artifact's name.
+PanelName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 PlatformKey = Literal["any", "linux-x86_64", "linux-aarch64", "macos-arm64"]
 PROTOCOL_FILE = "protocol.toml"
 ScorePath = Literal["prefill", "decode"]
@@ -115,6 +117,17 @@ class PanelPlan(Strict):
     pair_measures: list[str]
 
 
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """The measures of single rows that this reference allows."""
+        return ROW_MEASURES if self.reference == "full" else TOPK_ROW_MEASURES
+
+    @property
+    def possible_of_pairs(self) -> tuple[str, ...]:
+        """The measures of two captures of a row that this reference allows."""
+        return ("kl_pair_full" if self.reference == "full" else "kl_pair_coarse", "rows_bit_identical")
+
+
 class CapturePlan(Strict):
     """One score path: the panels that are captured on it, and how often."""
 
@@ -182,7 +195,7 @@ class Protocol(Strict):
     engines: dict[str, Engine]
     arms: list[ArmEntry] = Field(min_length=1)
     prompt_set: PromptSetFiles
-    panels: dict[str, PanelPlan]
+    panels: dict[PanelName, PanelPlan] = Field(min_length=1)
     capture: Capture
     statistics: Statistics
     comparisons: list[ComparisonPlan]
@@ -198,9 +211,10 @@ class Protocol(Strict):
         return self.study.replace("-", "_")
 
     def panels_of(self, pair: ComparisonPlan) -> tuple[str, ...]:
-        """The panels on which a pair is compared: those that were captured on both of its score paths."""
+        """The panels on which a pair is compared: those of the decode path where it has a part in it, else the others."""
         decoded = set(self.capture.decode_panels)
-        return tuple(name for name in self.panels if (name in decoded) == pair.compares_paths)
+        on_decode = "decode" in (pair.candidate_path, pair.baseline_path)
+        return tuple(name for name in self.panels if (name in decoded) == on_decode)
 
     def engine_of(self, arm: ArmKey) -> Engine:
         """The engine settings of `arm`. Raises EngcmpError for an engine key the protocol does not have."""
@@ -292,17 +306,35 @@ def check_references(protocol: Protocol, where: str) -> None:
     for pair in protocol.comparisons:
         need(arms, pair.candidate, f"comparisons.{pair.pair_id}.candidate")
         need(arms, pair.baseline, f"comparisons.{pair.pair_id}.baseline")
+        _check_paths(protocol, pair, where)
     once([entry.arm for entry in protocol.arms], "arms")
     once([pair.pair_id for pair in protocol.comparisons], "comparisons")
     _check_panels(protocol, where, need, once)
 
 
+def _check_paths(protocol: Protocol, pair: ComparisonPlan, where: str) -> None:
+    if (pair.candidate, pair.candidate_path) == (pair.baseline, pair.baseline_path):
+        raise EngcmpError(
+            f"protocol field comparisons.{pair.pair_id}.baseline is the candidate itself",
+            where=where, remedy="name another arm or score path",
+        )  # fmt: skip
+    if not protocol.panels_of(pair):
+        field = "baseline_path" if pair.baseline_path == "decode" else "candidate_path"
+        raise EngcmpError(
+            f"protocol field comparisons.{pair.pair_id}.{field}: no panel is captured for it",
+            where=where, remedy="mend it, or capture.decode.panels",
+        )  # fmt: skip
+
+
 def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> None:
     for name, plan in protocol.panels.items():
         for kind in ("measures", "primary", "pair_measures"):
+            possible = plan.possible_of_pairs if kind == "pair_measures" else plan.possible
             for measure in getattr(plan, kind):
                 need(MEASURES, measure, f"panels.{name}.{kind}")
+                need(dict.fromkeys(possible), measure, f"panels.{name}.{kind}")
             once(getattr(plan, kind), f"panels.{name}.{kind}")
+        once(plan.windows or [], f"panels.{name}.windows")
         for measure in plan.primary:
             need(dict.fromkeys(plan.measures), measure, f"panels.{name}.primary")
         if (plan.reference == "topk") != (plan.top_k is not None):
@@ -315,6 +347,7 @@ def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> N
     for path, captured in (("prefill", capture.prefill), ("decode", capture.decode)):
         for name in captured.panels if captured else ():
             need(protocol.panels, name, f"capture.{path}.panels")
+        once(captured.panels if captured else [], f"capture.{path}.panels")
     if missing := sorted(set(protocol.panels) - set(capture.prefill.panels)):
         raise EngcmpError(
             f"protocol field capture.prefill.panels lacks {missing[0]!r}",

@@ -46,14 +46,19 @@ class Study:
                 document = parse_canonical(
                     frozen, what=f"{name}{FROZEN_SUFFIX}", where=where, remedy="restore it from git"
                 )
-                data = self.iteration_files[f"{name}.toml"]
+                data = self.iteration_files.get(f"{name}.toml")
+                if data is None:
+                    raise EngcmpError(f"iteration {name} is frozen and missing", where=where, remedy="restore it from git")
                 found.append(read_iteration(name, data, document, base_frozen_sha256=self.frozen_sha256, where=where))
         return tuple(found)
 
     @property
     def iteration_names(self) -> tuple[str, ...]:
         """All iterations, frozen or not, by name."""
-        return tuple(sorted(name.removesuffix(".toml") for name in self.iteration_files if name.endswith(".toml")))
+        found = set()
+        for suffix in (".toml", FROZEN_SUFFIX):
+            found |= {name.removesuffix(suffix) for name in self.iteration_files if name.endswith(suffix)}
+        return tuple(sorted(found))
 
     @cached_property
     def base(self) -> Protocol:
@@ -85,12 +90,12 @@ class Study:
 
     def panel(self, name: str) -> Panel:
         """The named panel, from the frozen prompt set."""
-        file = self.protocol.prompt_set.file
+        file = self.base.prompt_set.file
         if file not in self.files:
             raise EngcmpError(
                 f"prompt set {file} is missing", where=str(self.folder), remedy=f"`engcmp freeze {self.folder.name}`"
             )
-        return parse_panel(self.files[file], self.protocol, panel=name, where=str(self.folder / file))
+        return parse_panel(self.files[file], self.base, panel=name, where=str(self.folder / file))
 
 
 def load_study(name: str) -> Study:

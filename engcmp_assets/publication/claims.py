@@ -1,4 +1,8 @@
-"""What a comparison says in plain words: which side stays closer to the reference, by how much, and how sure that is."""
+"""What a comparison says in plain words: how far apart the two are, which side stays closer to the reference, how sure that is.
+
+A pair holds figures of two kinds. A difference is candidate minus baseline of a measure that both have; a distance (`kl_pair_*`,
+`rows_bit_identical`) is read between the two, and nothing is subtracted. The words follow the kind.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,22 @@ from typing import Any
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.records import ArmKey
-from engcmp_assets.publication.formats import format_interval, format_measured, number, reason
+from engcmp_assets.publication.formats import (
+    FLOORS,
+    counted,
+    format_count,
+    format_interval,
+    format_measured,
+    number,
+    reason,
+)
 from engcmp_resources.errors import EngcmpError
+
+APART = ("kl_pair_full", "kl_pair_coarse")
+"""The measures of how far apart two captures are, in nats; 0 where they agree."""
+IDENTICAL = "rows_bit_identical"
+SCORE_PATH = "score path"
+BIT_IDENTICAL = "bit-identical"
 
 _PARTS = ("checkpoint", "engine", "version", "setting")
 _DIRECTIONS = ("lower", "higher")
@@ -17,34 +35,105 @@ _DIRECTIONS = ("lower", "higher")
 
 def short_names(candidate: str, baseline: str) -> tuple[str, str]:
     """The two arms by the one part in which they differ (`q4_0`, `q8_0`); by their whole keys where that is not one part."""
-    try:
-        one, other = ArmKey.parse(candidate), ArmKey.parse(baseline)
-    except EngcmpError:
+    part = _differing_part(candidate, baseline)
+    if part is None:
         return candidate, baseline
-    differing = [part for part in _PARTS if getattr(one, part) != getattr(other, part)]
-    if len(differing) != 1 or None in (getattr(one, differing[0]), getattr(other, differing[0])):
-        return candidate, baseline
-    return str(getattr(one, differing[0])), str(getattr(other, differing[0]))
+    return str(getattr(ArmKey.parse(candidate), part)), str(getattr(ArmKey.parse(baseline), part))
+
+
+def side_names(pair: Mapping[str, Any]) -> tuple[str, str]:
+    """The two sides of a pair, candidate first: score paths (`decode`, `prefill`), or arms by the part in which they differ."""
+    if compares_paths(pair):
+        return str(pair["candidate_path"]), str(pair["baseline_path"])
+    return short_names(pair["candidate"], pair["baseline"])
+
+
+def compares_paths(pair: Mapping[str, Any]) -> bool:
+    """Whether the pair is two score paths of one arm, not two arms."""
+    return pair.get("kind") == SCORE_PATH
+
+
+def pair_name(pair: Mapping[str, Any]) -> str:
+    """A pair in few words, for a narrow table: `q4_0 beside q8_0, llamacpp@b11549`, `decode beside prefill, q8_0/llamacpp@b1`."""
+    candidate, baseline = side_names(pair)
+    beside = f"{candidate} beside {baseline}"
+    if compares_paths(pair):
+        return f"{beside}, {pair['candidate']}"
+    part = _differing_part(pair["candidate"], pair["baseline"])
+    if part is None:
+        return beside
+    key = ArmKey.parse(pair["candidate"])
+    engine = key.engine if part == "version" else f"{key.engine}@{key.version}"
+    shared = {"checkpoint": engine, "version": f"{key.checkpoint}/{engine}"}.get(part)
+    return beside if shared is None or key.setting is not None else f"{beside}, {shared}"
+
+
+def is_distance(figure: Mapping[str, Any]) -> bool:
+    """Whether the figure is read between the two sides, not a difference of what each has."""
+    return figure["measure"] in APART or figure["measure"] == IDENTICAL
+
+
+def differences(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The pair's figures that are candidate minus baseline."""
+    return [figure for figure in pair["figures"] if not is_distance(figure)]
 
 
 def headline(figures: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The figure that a comparison's headline is made of: its declared primary look, else its first one over all rows."""
-    whole = [figure for figure in figures if figure["population"] == ALL]
+    """The difference that a comparison's headline is made of: its declared primary look, else its first one over all rows."""
+    whole = [figure for figure in figures if figure["population"] == ALL and not is_distance(figure)]
     return next((figure for figure in whole if figure.get("primary")), whole[0] if whole else None)
 
 
+def distance(pair: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How far apart the two sides are over all rows: the pair's first such figure, that of its first panel."""
+    figures = (one for one in pair["figures"] if one["population"] == ALL and one["measure"] in APART)
+    return next(figures, None)
+
+
+def identical_rows(pair: Mapping[str, Any], panel: str | None = None) -> Mapping[str, Any] | None:
+    """The share of rows that are equal bit for bit, on `panel` or on the pair's first one."""
+    figures = [one for one in pair["figures"] if (one["population"], one["measure"]) == (ALL, IDENTICAL)]
+    return next((one for one in figures if panel in (None, one["panel"])), None)
+
+
+def is_identical(pair: Mapping[str, Any]) -> bool:
+    """Whether every row of every panel is equal bit for bit."""
+    whole = [figure for figure in pair["figures"] if figure["population"] == ALL]
+    return bool(whole) and all(verdict_word(figure) == BIT_IDENTICAL for figure in whole)
+
+
+def rows_said(figure: Mapping[str, Any]) -> str:
+    """A share of rows as a count of them: `36 of 384`."""
+    share = number(figure["value"])
+    if share is None:
+        return f"not measured: {reason(figure['value'])}"
+    return f"{format_count(round(share * figure['rows']))} of {format_count(figure['rows'])}"
+
+
 def declared_interval(figure: Mapping[str, Any]) -> Any:
-    """The interval that decides: a primary look's own, else the one at the level of its family (MEASURES section 4)."""
+    """The interval that decides: a primary look's own, else the one at the level of its family (MEASURES section 4).
+
+    Of a distance its own: nothing about it was tested.
+    """
     wide = figure.get("interval_bonferroni")
-    return figure.get("interval") if figure.get("primary") or wide is None else wide
+    own = figure.get("primary") or wide is None or is_distance(figure)
+    return figure.get("interval") if own else wide
+
+
+def value_only(figure: Mapping[str, Any]) -> bool:
+    """Whether there is a value and too little for an interval, so that no verdict can be more than that."""
+    interval = declared_interval(figure)
+    return number(figure["value"]) is not None and isinstance(interval, Mapping) and "missing" in interval
 
 
 def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
     """One figure of a pair as a headline without numbers; `term` is the summary's term of its measure."""
-    candidate, baseline = short_names(pair["candidate"], pair["baseline"])
+    candidate, baseline = side_names(pair)
     value, word = number(figure["value"]), verdict_word(figure)
     if value is None:
         return f"{candidate} beside {baseline}: not measured: {reason(figure['value'])}"
+    if word == "not resolved" and value_only(figure):
+        return f"{candidate.capitalize() if compares_paths(pair) else candidate} beside {baseline}: values only, from {counted(figure['clusters'], 'document')}"
     directed = _is_of_the_reference(term)
     if word == "resolved" and directed:
         closer, other = _better(candidate, baseline, value, term)
@@ -55,7 +144,7 @@ def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
         "resolved": f"{candidate} reads {'higher' if value > 0 else 'lower'} than {baseline}",
         "not resolved": f"No difference between {candidate} and {baseline} is shown",
         "baseline-dependent": f"{candidate} beside {baseline}: it depends on the run of the baseline",
-        "bit-identical": f"{candidate} and {baseline} give the same rows, bit for bit",
+        BIT_IDENTICAL: f"{candidate} and {baseline} give the same rows, bit for bit",
     }
     return words.get(word, f"{candidate} beside {baseline}")
 
@@ -65,10 +154,18 @@ def short_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Map
 
     The interval is the one that decides; where the direction is said in words, its ends are magnitudes too.
     """
-    candidate, baseline = short_names(pair["candidate"], pair["baseline"])
+    candidate, baseline = side_names(pair)
     value, word, interval = number(figure["value"]), verdict_word(figure), declared_interval(figure)
     if value is None:
         return f"not measured: {reason(figure['value'])}"
+    if figure["measure"] == IDENTICAL:
+        return f"{rows_said(figure)} rows are equal bit for bit; between runs of one arm {_floor(figure)}"
+    if is_distance(figure):
+        between = format_interval(interval)
+        size = f"{format_number(value)} {figure['unit']}{' ' + between if between else ''}"
+        return f"apart by {size}; between runs of one arm {_floor(figure)}"
+    if word == BIT_IDENTICAL:
+        return "every row of both is equal bit for bit"
     if word == "resolved":
         size = f"{format_number(abs(value))} {figure['unit']}{_magnitudes(interval)}"
         better, _ = _better(candidate, baseline, value, term)
@@ -77,14 +174,65 @@ def short_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Map
         if term.get("better") in _DIRECTIONS:
             return f"{better} is better ({term['better']}), by {size}"
         return f"{candidate} is {'higher' if value > 0 else 'lower'}, by {size}"
+    difference = f"{candidate} minus {baseline}: "
+    if word == "not resolved" and value_only(figure):
+        return f"{difference}{format_number(value)} {figure['unit']}; a value only, from {counted(figure['clusters'], 'document')}"
     if word == "not resolved":
-        return f"{candidate} minus {baseline}: {format_number(value)} {figure['unit']}; {_bound(figure)}"
-    return f"{candidate} minus {baseline}: {format_measured(value, interval)} {figure['unit']}"
+        return f"{difference}{format_number(value)} {figure['unit']}; {_bound(figure)}"
+    return f"{difference}{format_measured(value, interval)} {figure['unit']}"
+
+
+def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
+    """A difference in a cell of a table: `q8_0 by 0.3920 [0.3384, 0.4431]` where a side is closer, else with its sign."""
+    value, interval = number(figure["value"]), declared_interval(figure)
+    if value is None:
+        return f"not measured: {reason(figure['value'])}"
+    if verdict_word(figure) == BIT_IDENTICAL:
+        return format_number(value)
+    if verdict_word(figure) == "resolved" and _is_of_the_reference(term):
+        closer, _ = _better(*side_names(pair), value, term)
+        return f"{closer}, by {format_number(abs(value))}{_magnitudes(interval)}"
+    if value_only(figure):
+        return f"{format_number(value)}, {counted(figure['clusters'], 'document')}: value only"
+    return format_measured(value, interval)
 
 
 def verdict_word(figure: Mapping[str, Any]) -> str:
     """The verdict without what is said beside it: `resolved` of `resolved, no floor`."""
     return str(figure.get("verdict") or "").split(",", 1)[0].strip()
+
+
+def _differing_part(candidate: str, baseline: str) -> str | None:
+    """The one part in which two arms differ, where both have it; else None."""
+    try:
+        one, other = ArmKey.parse(candidate), ArmKey.parse(baseline)
+    except EngcmpError:
+        return None
+    differing = [part for part in _PARTS if getattr(one, part) != getattr(other, part)]
+    if len(differing) != 1 or None in (getattr(one, differing[0]), getattr(other, differing[0])):
+        return None
+    return differing[0]
+
+
+def _floor(figure: Mapping[str, Any]) -> str:
+    """A distance's floor in words: `0` where all kinds of it that were measured read the same."""
+    floor = figure.get("floor")
+    found = [] if not isinstance(floor, Mapping) else [(floor.get(key), label) for key, label in FLOORS]
+    said = {label: number(part["value"]) for part, label in found if isinstance(part, Mapping) and "value" in part}
+    texts = {
+        label: _whole_rows(figure, value) if figure["measure"] == IDENTICAL else format_number(value)
+        for label, value in said.items()
+        if value is not None
+    }
+    if not texts:
+        return "not measured"
+    if len(texts) == len(FLOORS) and len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{text} {label}" for label, text in texts.items())
+
+
+def _whole_rows(figure: Mapping[str, Any], share: float) -> str:
+    return "all" if share == 1 else rows_said({**figure, "value": share})
 
 
 def _is_of_the_reference(term: Mapping[str, Any]) -> bool:

@@ -118,10 +118,10 @@ def floor_view(floor: Any) -> dict[str, Any] | None:
 
 
 def _floor_text(part: Any) -> str:
-    """A floor that is exactly 0 with no spread at all is `0`: its interval would say nothing more."""
+    """A floor that is exactly 0 with no spread at all is `0`; why one has no interval is said where its panel is explained."""
     if not isinstance(part, Mapping) or "value" not in part:
         return format_measured(part)
     interval = part.get("interval")
     ends = [interval.get("low"), interval.get("high")] if isinstance(interval, Mapping) else []
     exact = number(part["value"]) == 0 and ends == [0, 0]
-    return format_measured(part["value"], None if exact else interval)
+    return format_measured(part["value"], interval if format_interval(interval) and not exact else None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS, INTERVAL_CLUSTERS
+from engcmp_assets.publication.claims import IDENTICAL, differences, is_distance
 from engcmp_assets.publication.formats import FLOORS, counted, format_interval, format_percent, listed, number
 
 SIGN_FLIP_P = 0.05
@@ -23,9 +24,15 @@ def notes(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return [note for note in found if note]
 
 
-def family_sizes(summary: Mapping[str, Any]) -> list[int]:
-    """How many looks of a comparison share one error rate: each number that occurs."""
-    return sorted({one["family"] for pair in summary["comparisons"] for one in pair["figures"] if "family" in one})
+def families(summary: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+    """By panel: how many looks of a comparison share one error rate, and the level of each; panels without an interval left out."""
+    found: dict[str, tuple[int, float]] = {}
+    for pair in summary["comparisons"]:
+        for one in differences(pair):
+            wide = one.get("interval_bonferroni")
+            if "family" in one and not one.get("primary") and format_interval(wide):
+                found.setdefault(one["panel"], (one["family"], wide["level"]))
+    return found
 
 
 def primary_measures(summary: Mapping[str, Any]) -> list[str]:
@@ -35,24 +42,34 @@ def primary_measures(summary: Mapping[str, Any]) -> list[str]:
 
 
 def floors_are_zero(summary: Mapping[str, Any]) -> bool:
-    """Whether no value of any row differed between two runs of an arm, in everything that the summary holds."""
-    measured = [floor for floor in _floors(summary) if "value" in floor]
-    return bool(measured) and all(
-        number(floor["value"]) == 0 and floor.get("rows_that_differ") == 0 for floor in measured
-    )
+    """Whether no value of any row differed between two runs of an arm, wherever that was measured."""
+    measured = [(figure, floor) for figure, floor in _floors(summary) if "value" in floor]
+    return bool(measured) and all(_no_row_differs(figure, floor) for figure, floor in measured)
+
+
+def floors_not_measured(summary: Mapping[str, Any]) -> bool:
+    """Whether a floor is missing anywhere."""
+    return any("missing" in floor for _, floor in _floors(summary))
+
+
+def _no_row_differs(figure: Mapping[str, Any], floor: Mapping[str, Any]) -> bool:
+    """A distance has no `rows_that_differ`: all rows equal is a share of 1, and a mean KL of 0 is 0 on every row."""
+    if figure["measure"] == IDENTICAL:
+        return number(floor["value"]) == 1
+    return number(floor["value"]) == 0 and (is_distance(figure) or floor.get("rows_that_differ") == 0)
 
 
 def _floor_note(summary: Mapping[str, Any]) -> dict[str, str]:
     text = (
         "The floor is what the same measure reads between runs of one arm, where nothing differs: within a launch / "
-        "across launches. A difference means something only beside it. "
+        "across launches. A difference or a distance means something only beside it. "
     )
     if floors_are_zero(summary):
         text += (
-            "Here no value of any row differed between two runs. Repeats that are bit-identical make the floor exactly 0: "
+            f"{'Where it was measured' if floors_not_measured(summary) else 'Here'} no value of any row differed between two runs. Repeats that are bit-identical make the floor exactly 0: "
             "nothing of a difference is run-to-run noise. It does not follow that another machine or build gives the same."
         )
-    absent = Counter(floor["missing"] for floor in _floors(summary) if "missing" in floor)
+    absent = Counter(floor["missing"] for _, floor in _floors(summary) if "missing" in floor)
     if absent:
         why = "; ".join(f"{reason} ({counted(count, 'figure')})" for reason, count in absent.items())
         text += f" Not every floor was measured: {why}."
@@ -60,9 +77,8 @@ def _floor_note(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _family_note(summary: Mapping[str, Any]) -> dict[str, str]:
-    sizes, primary = family_sizes(summary), primary_measures(summary)
-    levels = {one["level"] for pair in summary["comparisons"] for one in _wide_intervals(pair)}
-    if len(sizes) != 1 or len(levels) != 1:
+    found, primary = families(summary), primary_measures(summary)
+    if not found:
         return {}
     own = sorted({one["interval"]["level"] for one in _primaries(summary) if format_interval(one.get("interval"))})
     declared = (
@@ -71,11 +87,17 @@ def _family_note(summary: Mapping[str, Any]) -> dict[str, str]:
         else ""
     )
     others = "The other" if declared else "The"
-    text = (
-        f"{declared}{others} {counted(sizes[0], 'look')} of a comparison share one error rate, so each is judged at its "
-        f"{format_percent(levels.pop())} interval (Bonferroni): the more one looks, the more chance finds."
+    looks = "; ".join(
+        f"{f'on panel {panel}, ' if len(found) > 1 else ''}{counted(size, 'look')}, each judged at its {format_percent(level)} interval"
+        for panel, (size, level) in found.items()
     )
-    return {"title": f"{counted(sizes[0], 'look')} share one error rate", "text": text}
+    text = (
+        f"{declared}{others} looks of a comparison on a panel share one error rate (Bonferroni): {looks}. The more one looks, the more "
+        "chance finds. A distance (how far apart two captures are) is described, not tested."
+    )
+    sizes = {size for size, _ in found.values()}
+    looks = counted(sizes.pop(), "look") if len(sizes) == 1 else "The looks of a panel"
+    return {"title": f"{looks} share one error rate", "text": text}
 
 
 def _bootstrap_note(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -91,9 +113,10 @@ def _bootstrap_note(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def _few_note(summary: Mapping[str, Any]) -> dict[str, str]:
     figures = [one for part in (*summary["arms"], *summary["comparisons"]) for one in part["figures"]]
+    none = sorted({one["clusters"] for one in figures if one["clusters"] < INTERVAL_CLUSTERS})
     few = sorted({one["clusters"] for one in figures if INTERVAL_CLUSTERS <= one["clusters"] < BOOTSTRAP_CLUSTERS})
     if not few:
-        return {}
+        return {"title": f"Fewer than {INTERVAL_CLUSTERS} documents", "text": _only_values(none)} if none else {}
     text = (
         f"Under {BOOTSTRAP_CLUSTERS} documents there is too little to resample, so the interval is a t-interval on the means of "
         f"the documents (here {listed([str(count) for count in few])} of them). It is wide, because so few say little of how "
@@ -105,19 +128,23 @@ def _few_note(summary: Mapping[str, Any]) -> dict[str, str]:
     if hopeless and any(pair["figures"] for pair in summary["comparisons"]):
         limits = listed([f"{smallest[count]:g} with {count} documents" for count in hopeless])
         text += f" That p cannot fall below {limits}: there no difference can be resolved, however large it is."
+    if none:
+        text += f" {_only_values(none)}"
     return {"title": f"Fewer than {BOOTSTRAP_CLUSTERS} documents", "text": text}
+
+
+def _only_values(counts: list[int]) -> str:
+    """What stands where there are too few documents for any interval."""
+    few = counted(counts[0], "document") if len(counts) == 1 else f"{listed([str(count) for count in counts])} documents"
+    return (
+        f"From {few} there are values only: an interval needs at least {INTERVAL_CLUSTERS}, so the verdict can be no more than "
+        "not resolved."
+    )
 
 
 def _primaries(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for pair in summary["comparisons"]:
         yield from (figure for figure in pair["figures"] if figure.get("primary"))
-
-
-def _wide_intervals(pair: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for figure in pair["figures"]:
-        wide = figure.get("interval_bonferroni")
-        if format_interval(wide) and not figure.get("primary"):
-            yield wide
 
 
 def _intervals(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -127,9 +154,10 @@ def _intervals(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield figure["interval"]
 
 
-def _floors(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    figures = [(one.get("details") or {}).get("floor") for arm in summary["arms"] for one in arm["figures"]]
-    figures += [one.get("floor") for pair in summary["comparisons"] for one in pair["figures"]]
-    for floor in figures:
+def _floors(summary: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each figure with each kind of its floor."""
+    found = [(one, (one.get("details") or {}).get("floor")) for arm in summary["arms"] for one in arm["figures"]]
+    found += [(one, one.get("floor")) for pair in summary["comparisons"] for one in pair["figures"]]
+    for figure, floor in found:
         if isinstance(floor, Mapping):
-            yield from (floor[key] for key, _ in FLOORS if isinstance(floor.get(key), Mapping))
+            yield from ((figure, floor[key]) for key, _ in FLOORS if isinstance(floor.get(key), Mapping))

@@ -156,7 +156,7 @@ STEP = Step(
     ),
     group="results",
     kinds=("json", "html"),
-    version="2",
+    version="3",
     uses=(
         Use("frozen_protocol", "study", ()),
         Use("summaries", "every arm", ("summary.json",)),

@@ -6,70 +6,72 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import ALL, BLOCK
+from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS
-from engcmp_assets.publication.claims import short_sentence, verdict_word
+from engcmp_assets.publication.claims import (
+    BIT_IDENTICAL,
+    brief,
+    declared_interval,
+    distance,
+    headline,
+    identical_rows,
+    is_identical,
+    pair_name,
+    rows_said,
+)
 from engcmp_assets.publication.formats import (
+    FLOORS,
     counted,
     floor_view,
     format_interval,
+    format_measured,
     format_percent,
     listed,
     not_measured,
     number,
     reason,
 )
-from engcmp_assets.publication.notes import family_sizes, floors_are_zero, primary_measures
-from engcmp_assets.publication.view import (
-    blocks_of,
-    find_figure,
-    measured_on,
-    measures_of,
-    panels_of,
-    terms_of,
-)
+from engcmp_assets.publication.notes import floors_are_zero, floors_not_measured
+from engcmp_assets.publication.view import find_figure, measures_of, panels_of, terms_of
 
 TERMINAL_COLUMNS = 100
 _GAP = "  "
-_INDENT = 32  # of a sentence's further lines
 _ZERO = "0 / 0"
+_NONE = "none"
+
+Figure = Mapping[str, Any]
 
 
 def terminal_table(summary: Mapping[str, Any]) -> str:
-    """The arms over all rows, each comparison in a line for each measure, the primary measure by block; then how to read it."""
+    """The arms on the first panel, how far apart each pair is, which side is closer to the reference; then how to read it."""
     notes: list[str] = []
     parts = [[*_wrap(f"{summary['title']} ({summary['study']})"), *_wrap(summary["question"])]]
     parts.append(_arms(summary, notes))
     parts.append([line for arm in summary["arms"] if arm["state"] != "measured" for line in _absent(arm)])
-    parts.append([line for pair in summary["comparisons"] for line in _pair(summary, pair)])
-    parts.append(_blocks(summary, notes))
+    parts += _apart(summary)
+    parts += _closer(summary)
+    parts.append([line for pair in summary["comparisons"] if not pair["figures"] for line in _uncompared(pair)])
     marked = [line for place, note in enumerate(notes, 1) for line in _wrap(f"({place}) {note}")]
     parts.append([*marked, *(line for text in _legend(summary) for line in _wrap(text))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Each measure over all rows with the first panel that has it; the other panels' values of it are on the pages."""
-    found: dict[str, str] = {}
-    for panel in panels_of(summary):
-        found |= {name: panel for name in measures_of(summary, panel) if name not in found}
-    return found
-
-
 def _arms(summary: Mapping[str, Any], notes: list[str]) -> list[str]:
-    """Each arm with its values, its intervals, and its floors where they are not 0; so many measures as the width holds."""
-    arms = [arm for arm in summary["arms"] if arm["figures"]]
-    shown = _shown(summary)
-    figures = [[find_figure(arm, panel, name, ALL) for name, panel in shown.items()] for arm in arms]
-    rows = [["arm", *shown]]
+    """Each arm on the first panel: its values, their intervals, and its floors where they are not 0."""
+    arms, panels = [arm for arm in summary["arms"] if arm["figures"]], panels_of(summary)
+    if not panels:
+        return []
+    names = measures_of(summary, panels[0])
+    figures = [[find_figure(arm, panels[0], name, ALL) for name in names] for arm in arms]
+    rows = [[f"arm, panel {panels[0]}", *names]]
     for arm, found in zip(arms, figures, strict=True):
         rows.append([arm["arm"], *(_value(figure, notes) for figure in found)])
         rows.append(["", *(_interval(figure, notes) for figure in found)])
         floors = [_floor(figure, notes) for figure in found]
         if any(floor not in ("", _ZERO) for floor in floors):
             rows.append(["  floor", *floors])
-    return _table(rows) if arms else []
+    return _table(rows)
 
 
 def _value(figure: Mapping[str, Any] | None, notes: list[str]) -> str:
@@ -107,67 +109,77 @@ def _absent(arm: Mapping[str, Any]) -> list[str]:
     return _wrap(f"{arm['arm']}: {not_measured(arm)}")
 
 
-def _pair(summary: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
-    """The comparison's label, then verdict and one short sentence for each measure over all rows."""
-    if not pair["figures"]:
-        return _wrap(f"{pair['label']}: {not_measured(pair)}")
-    looks: dict[str, Mapping[str, Any]] = {}
-    for figure in pair["figures"]:
-        if figure["population"] == ALL:
-            looks.setdefault(figure["measure"], figure)
-    if looks and all(verdict_word(figure) == "bit-identical" for figure in looks.values()):
-        return _wrap(f"{pair['label']}: bit-identical, every row of every window")
-    terms, lines = terms_of(summary), _wrap(pair["label"])
-    left = max(map(len, looks), default=0)
-    middle = max((len(figure["verdict"]) for figure in looks.values()), default=0)
-    for name, figure in looks.items():
-        start = f"  {name:{left}}{_GAP}{figure['verdict']:{middle}}{_GAP}"
-        sentence = short_sentence(pair, figure, terms.get(name, {}))
-        lines += textwrap.wrap(sentence, TERMINAL_COLUMNS, initial_indent=start, subsequent_indent=" " * _INDENT)
-    return lines
+def _uncompared(pair: Mapping[str, Any]) -> list[str]:
+    return _wrap(f"{pair['label']}: {not_measured(pair)}")
 
 
-def _blocks(summary: Mapping[str, Any], notes: list[str]) -> list[str]:
-    """The first primary measure by block, values only."""
-    shown = _shown(summary)
-    measure = next((name for name in primary_measures(summary) if name in shown), next(iter(shown), None))
-    blocks = blocks_of(summary, shown[measure]) if measure else {}
-    if measure is None or not blocks:
-        return []
-    rows = [[f"{measure} by block", *blocks]]
-    for arm in measured_on(summary, shown[measure]):
-        figures = (find_figure(arm, shown[measure], measure, BLOCK + block) for block in blocks)
-        rows.append([arm["arm"], *(_value(figure, notes) for figure in figures)])
-    return _table(rows)
+def _apart(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """How far apart the two sides of each pair are, arms and score paths alike; a table for each measure that says so."""
+    found = [(pair, distance(pair)) for pair in summary["comparisons"]]
+    for measure in dict.fromkeys(figure["measure"] for _, figure in found if figure):
+        rows = [["How far apart", f"{measure}", BIT_IDENTICAL, "floor"]]
+        for pair, figure in found:
+            if figure and figure["measure"] == measure:
+                same = identical_rows(pair, figure["panel"])
+                identical = _NONE if same is None else rows_said(same)
+                rows.append([pair_name(pair), _bare(figure), identical, _distance_floor(figure)])
+        yield _table(rows)
+
+
+def _closer(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Each pair's headline difference in a line; a table for each measure that is a headline."""
+    terms = terms_of(summary)
+    found = [(pair, headline(pair["figures"])) for pair in summary["comparisons"]]
+    for measure in dict.fromkeys(figure["measure"] for _, figure in found if figure):
+        rows = [["Closer to the reference?", f"{measure}, first minus second", "verdict"]]
+        for pair, figure in found:
+            if figure and figure["measure"] == measure:
+                verdict = BIT_IDENTICAL if is_identical(pair) else figure["verdict"]
+                rows.append([pair_name(pair), brief(pair, figure, terms.get(measure, {})), verdict])
+        yield _table(rows)
+
+
+def _bare(figure: Figure) -> str:
+    """A value with its interval where it has one."""
+    interval = figure.get("interval")
+    shown = format_interval(interval) and figure["verdict"] != BIT_IDENTICAL
+    return format_measured(figure["value"], interval if shown else None)
+
+
+def _distance_floor(figure: Figure) -> str:
+    """`0`, or within a launch / across launches where they read otherwise; what was not measured is `none`."""
+    floor = figure.get("floor")
+    parts = [floor.get(key) if isinstance(floor, Mapping) else None for key, _ in FLOORS]
+    values = [number(part["value"]) if isinstance(part, Mapping) and "value" in part else None for part in parts]
+    texts = [_NONE if value is None else format_number(value) for value in values]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
     """How to read what stands above, in as few lines as can be."""
-    primary, sizes = primary_measures(summary), family_sizes(summary)
-    looks = [figure for pair in summary["comparisons"] for figure in pair["figures"]]
-    wide = {one["interval_bonferroni"]["level"] for one in looks if format_interval(one.get("interval_bonferroni"))}
-    own = {one["interval"]["level"] for one in looks if one.get("primary") and format_interval(one.get("interval"))}
-    if primary and len(own) == len(wide) == len(sizes) == 1:
-        yield (
-            f"Intervals: {format_percent(own.pop())}; in comparisons {format_percent(wide.pop())} but for {listed(primary)}: "
-            f"{counted(sizes[0], 'further look')} share one error rate."
-        )
-    if floors_are_zero(summary):
+    panels = panels_of(summary)
+    arms = [find_figure(arm, panels[0], name, ALL) for arm in summary["arms"] for name in measures_of(summary, panels[0])]
+    heads = [figure for pair in summary["comparisons"] if (figure := headline(pair["figures"]))]
+    own = _levels([one.get("interval") for one in arms if one])
+    deciding = _levels([declared_interval(one) for one in heads])
+    if own:
+        also = f" ({listed(deciding)} where a look shares its error rate)" if set(deciding) - set(own) else ""
+        yield f"Intervals: {listed(own)}{also}. An effect outside its interval is excluded. Other measures, blocks: on the pages."
+    if floors_are_zero(summary) and not floors_not_measured(summary):
         yield "Floor: 0 within a launch and across launches, for every figure: all repeats agree on every row."
+    elif floors_are_zero(summary):
+        yield "Floor: 0 within a launch / across launches wherever measured: all repeats agree on every row."
     else:
         yield "Floor: between runs of one arm, within a launch / across launches; 0 where none is shown."
-    shown = _shown(summary).items()
-    elsewhere = [
-        panel for panel in panels_of(summary) if any((name, panel) not in shown for name in measures_of(summary, panel))
-    ]
-    if elsewhere:
-        yield f"The pages also have the same measures on {listed([f'panel {panel}' for panel in elsewhere])}."
-    few = min((one["clusters"] for one in looks if one["population"] == ALL), default=BOOTSTRAP_CLUSTERS)
+    few = min((one["clusters"] for one in heads if len(_levels([declared_interval(one)]))), default=BOOTSTRAP_CLUSTERS)
     if few < BOOTSTRAP_CLUSTERS:
         yield f"There are only {counted(few, 'document')}: so few resolve little or nothing, as the pages explain."
-    smallest = min((count for panel in panels_of(summary) for count in blocks_of(summary, panel).values()), default=0)
-    if smallest:
-        yield f"By block there are as few as {counted(smallest, 'document')}: intervals and verdicts are on the pages."
+    if len(panels) > 1:
+        yield f"The pages also have {listed([f'panel {panel}' for panel in panels[1:]])}."
+
+
+def _levels(intervals: Sequence[Any]) -> list[str]:
+    return [format_percent(level) for level in sorted({one["level"] for one in intervals if format_interval(one)})]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

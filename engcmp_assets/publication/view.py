@@ -7,8 +7,26 @@ from typing import Any
 
 from engcmp_assets.kernel.names import ALL, BLOCK
 from engcmp_assets.kernel.plots import format_number
+from engcmp_assets.kernel.uncertainty import INTERVAL_CLUSTERS
 from engcmp_assets.publication.chart import chart_view, plot_text
-from engcmp_assets.publication.claims import claim, headline, short_names
+from engcmp_assets.publication.claims import (
+    APART,
+    BIT_IDENTICAL,
+    claim,
+    compares_paths,
+    differences,
+    distance,
+    headline,
+    identical_rows,
+    is_distance,
+    is_identical,
+    pair_name,
+    rows_said,
+    short_sentence,
+    side_names,
+    value_only,
+    verdict_word,
+)
 from engcmp_assets.publication.formats import (
     counted,
     floor_view,
@@ -16,6 +34,7 @@ from engcmp_assets.publication.formats import (
     format_count,
     format_interval,
     format_percent,
+    listed,
     not_measured,
     number,
     reason,
@@ -38,7 +57,8 @@ def page_view(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "panels": [_panel_view(panel, summary, anchors) for panel in panels_of(summary)],
         "arms": [_arm_view(arm) for arm in summary["arms"]],
-        "comparisons": [_pair_view(pair, terms, anchors) for pair in summary["comparisons"]],
+        "comparisons": [_pair_view(pair, summary, anchors) for pair in summary["comparisons"]],
+        "apart": _apart(summary["comparisons"], terms, anchors),
         "notes": notes(summary),
         "owners": owners,
         "chart": chart_view(summary["plot"]),
@@ -51,21 +71,15 @@ def terms_of(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {term["measure"]: term for term in summary["terms"]}
 
 
-def panel_of(figure: Figure) -> str:
-    """The panel that a figure was measured on: the part of its id before population and measure."""
-    owner = str(figure["figure_id"]).removesuffix(f"/{figure['population']}/{figure['measure']}")
-    return owner.rsplit("/", 1)[-1]
-
-
 def panels_of(summary: Mapping[str, Any]) -> list[str]:
     """The panels that the arms' figures come from, in their order."""
-    return list(dict.fromkeys(panel_of(figure) for arm in summary["arms"] for figure in arm["figures"]))
+    return list(dict.fromkeys(figure["panel"] for arm in summary["arms"] for figure in arm["figures"]))
 
 
 def measures_of(summary: Mapping[str, Any], panel: str) -> list[str]:
     """The measures that an arm has over all rows of `panel`: as the terms list them, then any other."""
     whole = [one for arm in summary["arms"] for one in arm["figures"] if one["population"] == ALL]
-    found = dict.fromkeys(figure["measure"] for figure in whole if panel_of(figure) == panel)
+    found = dict.fromkeys(figure["measure"] for figure in whole if figure["panel"] == panel)
     return [name for name in terms_of(summary) if name in found] + [
         name for name in found if name not in terms_of(summary)
     ]
@@ -75,19 +89,19 @@ def find_figure(arm: Mapping[str, Any], panel: str, measure: str, population: st
     """An arm's figure, or None where it was not made."""
     wanted = (measure, population)
     fitting = (figure for figure in arm["figures"] if (figure["measure"], figure["population"]) == wanted)
-    return next((figure for figure in fitting if panel_of(figure) == panel), None)
+    return next((figure for figure in fitting if figure["panel"] == panel), None)
 
 
 def blocks_of(summary: Mapping[str, Any], panel: str) -> dict[str, int]:
     """The blocks of `panel` with their number of documents, in the order of the figures."""
-    figures = [one for arm in summary["arms"] for one in arm["figures"] if panel_of(one) == panel]
+    figures = [one for arm in summary["arms"] for one in arm["figures"] if one["panel"] == panel]
     chosen = [figure for figure in figures if figure["population"].startswith(BLOCK)]
     return {figure["population"].removeprefix(BLOCK): figure["clusters"] for figure in chosen}
 
 
 def measured_on(summary: Mapping[str, Any], panel: str) -> list[Mapping[str, Any]]:
     """The arms that have a figure on `panel`."""
-    return [arm for arm in summary["arms"] if any(panel_of(figure) == panel for figure in arm["figures"])]
+    return [arm for arm in summary["arms"] if any(figure["panel"] == panel for figure in arm["figures"])]
 
 
 def population_name(population: str) -> str:
@@ -97,12 +111,13 @@ def population_name(population: str) -> str:
 
 def _panel_view(panel: str, summary: Mapping[str, Any], anchors: Mapping[str, str]) -> dict[str, Any]:
     terms, measures, blocks = terms_of(summary), measures_of(summary, panel), blocks_of(summary, panel)
-    labels = {one["panel"]: one["label"] for one in summary.get("panels", [])}
     measured = measured_on(summary, panel)
     few = sorted({count for count in blocks.values()})
     return {
         "panel": panel,
-        "label": labels.get(panel, f"panel {panel}"),
+        "label": _panel_label(summary, panel),
+        "about": list(_about(summary, panel)),
+        "values_only": _values_only(summary, panel, ALL),
         "measures": [_heading(name, terms) for name in measures],
         "arms": [
             {"arm": arm["arm"], "cells": [_cell(find_figure(arm, panel, name, ALL), anchors) for name in measures]}
@@ -110,6 +125,7 @@ def _panel_view(panel: str, summary: Mapping[str, Any], anchors: Mapping[str, st
         ],
         "blocks": [{"name": name, "documents": counted(count, "document")} for name, count in blocks.items()],
         "few_documents": counted(few[0], "document") if len(few) == 1 else None,
+        "blocks_values_only": all(_values_only(summary, panel, BLOCK + block) for block in blocks),
         "by_block": [
             {
                 **_heading(name, terms),
@@ -125,6 +141,48 @@ def _panel_view(panel: str, summary: Mapping[str, Any], anchors: Mapping[str, st
             if blocks
         ],
     }
+
+
+def _panel_label(summary: Mapping[str, Any], panel: str) -> str:
+    labels = {one["panel"]: one["label"] for one in summary.get("panels", [])}
+    return str(labels.get(panel, f"panel {panel}"))
+
+
+def _about(summary: Mapping[str, Any], panel: str) -> Iterator[str]:
+    """What a reader must know of a panel before its numbers, in sentences."""
+    plan = next((one for one in summary.get("panels", []) if one["panel"] == panel), {})
+    counts = [(one["clusters"], one["rows"]) for arm in summary["arms"] for one in _whole(arm["figures"], panel)]
+    if counts:
+        documents, rows = max(counts)
+        yield f"{counted(documents, 'document')}, {counted(rows, 'row')} of each arm."
+    if plan.get("reference") == "full":
+        yield "The reference's whole distribution is kept, so its measures are over the whole vocabulary."
+    if plan.get("reference") == "topk":
+        yield (
+            "Of the reference its most probable tokens are kept, and all others as one, on more rows. A KL divergence from that is "
+            "another measure than kl_full, so the two never share a table."
+        )
+    if "decode" in str(plan.get("score_path")):
+        yield (
+            "Decode: the engine's own server computes one token at a time, as when it answers. Prefill: the whole window as one batch. "
+            "Of each arm the prefill rows are shown; the two paths meet in a comparison of their own."
+        )
+    if _values_only(summary, panel, ALL):
+        yield _values_only(summary, panel, ALL)
+
+
+def _whole(figures: Iterable[Figure], panel: str) -> list[Figure]:
+    return [one for one in figures if (one["panel"], one["population"]) == (panel, ALL)]
+
+
+def _values_only(summary: Mapping[str, Any], panel: str, population: str) -> str:
+    """A sentence where no figure of the panel has an interval for want of documents; else nothing."""
+    figures = [one for arm in summary["arms"] for one in arm["figures"] if number(one["value"]) is not None]
+    chosen = [one for one in figures if (one["panel"], one["population"]) == (panel, population)]
+    if not chosen or any(one["clusters"] >= INTERVAL_CLUSTERS for one in chosen):
+        return ""
+    few = counted(chosen[0]["clusters"], "document")
+    return f"Only values are given here, no intervals: {few} cannot show how documents differ (at least {INTERVAL_CLUSTERS} are needed)."
 
 
 def _heading(measure: str, terms: Mapping[str, Any]) -> dict[str, str]:
@@ -158,31 +216,88 @@ def _arm_view(arm: Mapping[str, Any]) -> dict[str, Any]:
 # Comparisons.
 
 
-def _pair_view(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[str, str]) -> dict[str, Any]:
-    measured = pair["state"] == "measured" or bool(pair["figures"])
-    names = short_names(pair["candidate"], pair["baseline"])
+def _pair_view(pair: Mapping[str, Any], summary: Mapping[str, Any], anchors: Mapping[str, str]) -> dict[str, Any]:
+    terms, measured = terms_of(summary), pair["state"] == "measured" or bool(pair["figures"])
+    names, subtracted = side_names(pair), differences(pair)
     short = max(map(len, names)) <= _NAME_CHARACTERS
-    keys = list(dict.fromkeys((panel_of(figure), figure["measure"]) for figure in pair["figures"]))
-    panels = {panel for panel, _ in keys}
+    panels = list(dict.fromkeys(figure["panel"] for figure in pair["figures"]))
     return {
         **pair,
         "reason_text": None if measured else not_measured(pair),
-        "looks": counted(len(pair["figures"]), "difference"),
+        "identical": is_identical(pair),
+        "identical_text": _identical_text(pair),
+        "looks": counted(len(subtracted), "difference"),
         "heads": names if short else ("candidate", "baseline"),
+        "sides": _sides(pair),
         "answer": _answer(pair, terms, anchors),
-        "levels": [_level(pair, "interval", "Interval"), _level(pair, "interval_bonferroni", "Family interval")],
-        "groups": [
+        "levels": [_level(subtracted, "interval", "Interval"), _level(subtracted, "interval_bonferroni", "Family interval")],
+        "panels": [
             {
-                **_heading(measure, terms),
-                "panel": panel if len(panels) > 1 else None,
-                "rows": [
-                    _look(figure, anchors)
-                    for figure in pair["figures"]
-                    if (panel_of(figure), figure["measure"]) == (panel, measure)
-                ],
+                "panel": panel,
+                "label": _panel_label(summary, panel),
+                "values_only": all(map(value_only, _whole(subtracted, panel))),
+                "groups": _groups([one for one in subtracted if one["panel"] == panel], terms, anchors),
+                "distances": _groups([one for one in pair["figures"] if one["panel"] == panel and is_distance(one)], terms, anchors),
             }
-            for panel, measure in keys
+            for panel in panels
         ],
+    }  # fmt: skip
+
+
+def _groups(figures: Sequence[Figure], terms: Mapping[str, Any], anchors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One panel's figures of a pair by measure, each as a row."""
+    return [
+        {
+            **_heading(measure, terms),
+            "rows": [_look(figure, anchors) for figure in figures if figure["measure"] == measure],
+        }
+        for measure in dict.fromkeys(figure["measure"] for figure in figures)
+    ]
+
+
+def _sides(pair: Mapping[str, Any]) -> dict[str, str]:
+    """What is subtracted from what: two arms, or two score paths of one arm."""
+    if compares_paths(pair):
+        arm = pair["candidate"]
+        return {"candidate": f"{arm} {pair['candidate_path']}", "baseline": f"{arm} {pair['baseline_path']}"}
+    return {"candidate": pair["candidate"], "baseline": pair["baseline"]}
+
+
+def _identical_text(pair: Mapping[str, Any]) -> str:
+    """For a pair whose rows are all equal: on how many rows of which panels."""
+    if not is_identical(pair):
+        return ""
+    rows = {one["panel"]: one["rows"] for one in pair["figures"] if one["population"] == ALL}
+    on = listed([f"panel {panel} ({counted(count, 'row')})" for panel, count in rows.items()])
+    return f"Every row is equal bit for bit on {on}, so every difference and every distance is 0."
+
+
+def _apart(
+    pairs: Sequence[Mapping[str, Any]], terms: Mapping[str, Any], anchors: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """How far apart the sides of every pair are over all rows: a table for each measure, never two of them in one."""
+    found = [(pair, one) for pair in pairs for one in pair["figures"] if one["population"] == ALL and one["measure"] in APART]
+    return [
+        {
+            **_heading(measure, terms),
+            "panels": listed([f"panel {panel}" for panel in dict.fromkeys(one["panel"] for _, one in found if one["measure"] == measure)]),
+            "rows": [_apart_row(pair, one, anchors) for pair, one in found if one["measure"] == measure],
+        }
+        for measure in dict.fromkeys(one["measure"] for _, one in found)
+    ]  # fmt: skip
+
+
+def _apart_row(pair: Mapping[str, Any], figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
+    same, identical = identical_rows(pair, figure["panel"]), verdict_word(figure) == BIT_IDENTICAL
+    return {
+        **_linked({**figure, "interval": None} if identical else figure, anchors),
+        "label": pair["label"],
+        "name": pair_name(pair),
+        "panel": figure["panel"],
+        "documents": counted(figure["clusters"], "document"),
+        "value_only": value_only(figure),
+        "identical": "not recorded" if same is None else rows_said(same),
+        "floor": floor_view(figure.get("floor")) or floor_view(_NO_FLOOR),
     }
 
 
@@ -191,25 +306,36 @@ def _answer(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[
     figure = headline(pair["figures"])
     if figure is None:
         return None
-    names = short_names(pair["candidate"], pair["baseline"])
     means = [figure.get("candidate_mean"), figure.get("baseline_mean")]
+    apart = distance(pair)
     others = [one for one in pair["figures"] if one["population"] == ALL and one is not figure]
     return {
         "claim": claim(pair, figure, terms.get(figure["measure"], {})),
         "title": terms.get(figure["measure"], {}).get("title", figure["measure"]),
         "means": [
             {"name": name, "value": format_number(float(mean))}
-            for name, mean in zip(names, means, strict=True)
+            for name, mean in zip(side_names(pair), means, strict=True)
             if mean is not None
         ],
         "look": _look(figure, anchors),
-        "others": [{"verdict": one["verdict"], "sentence": one.get("sentence", "")} for one in others],
+        "panel": figure["panel"],
+        "value_only": value_only(figure),
+        "apart": None if apart is None else _apart_row(pair, apart, anchors),
+        "others": [
+            {
+                "verdict": one["verdict"],
+                "title": terms.get(one["measure"], {}).get("title", one["measure"]),
+                "panel": one["panel"],
+                "sentence": short_sentence(pair, one, terms.get(one["measure"], {})),
+            }
+            for one in others
+        ],
     }
 
 
-def _level(pair: Mapping[str, Any], key: str, otherwise: str) -> str:
+def _level(figures: Sequence[Figure], key: str, otherwise: str) -> str:
     """The head of a column of intervals: their level, where all have the same."""
-    levels = {figure[key]["level"] for figure in pair["figures"] if "level" in (figure.get(key) or {})}
+    levels = {figure[key]["level"] for figure in figures if "level" in (figure.get(key) or {})}
     return f"{format_percent(levels.pop())} interval" if len(levels) == 1 else otherwise
 
 
@@ -223,6 +349,7 @@ def _look(figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
         "documents": counted(figure["clusters"], "document"),
         "rows": format_count(figure["rows"]),
         "unit": figure["unit"],
+        "value_only": value_only(figure),
         "whole": figure["population"] == ALL,
         "primary": bool(figure.get("primary")),
         "candidate": _mean(figure.get("candidate_mean")),

@@ -15,7 +15,7 @@ from homes import STUDY, replace_file
 from engcmp_assets.kernel.receipts import Input, content_id, part_id, task_key
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.work import Session, materialize
-from engcmp_assets.steps import BY_ARTIFACT
+from engcmp_assets.steps import step_named
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.store import Blob, Place, Store, head_bytes
 
@@ -93,4 +93,4 @@ def make_again(home: Path, *artifacts: tuple[str, str | None]) -> None:
     study = load_study(STUDY)
     session = Session(study, Store(home), "forger", lambda _: None)
     for artifact, arm in artifacts:
-        materialize(session, BY_ARTIFACT[artifact], None if arm is None else study.protocol.require_arm(arm))
+        materialize(session, step_named(study, artifact), None if arm is None else study.protocol.require_arm(arm))

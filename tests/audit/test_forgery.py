@@ -70,15 +70,15 @@ def test_a_changed_figure_with_all_receipts_above_it_rehashed_is_found(home_copy
 
 def test_forged_scored_rows_are_found_though_all_that_follows_was_made_from_them(home_copy: Path) -> None:
     forger = Forger(home_copy)
-    rows = forger.read("scores", Q4, "rows.parquet")
-    forger.put("scores", Q4, "rows.parquet", edited_table(rows, "kl_full", lambda values: [v * 0.5 for v in values]))
+    rows = forger.read("scores", Q4, "rows-pa.parquet")
+    forger.put("scores", Q4, "rows-pa.parquet", edited_table(rows, "kl_full", lambda values: [v * 0.5 for v in values]))
     forger.finish()
     make_again(home_copy, ("tails", Q4), ("summaries", Q4), ("comparisons", None), ("publication", None))
     last = Forger(home_copy)  # with the traces of the true results removed
     names = last.finish()
     result = verified(home_copy)
     assert len(result.problems) == 1
-    assert "rows.parquet: column kl_full, line 0: recomputed" in found_in(result, names[("scores", Q4)])[0]
+    assert "rows-pa.parquet: column kl_full, line 0: recomputed" in found_in(result, names[("scores", Q4)])[0]
 
 
 CHANGED_TABLES: list[tuple[str, str | None, str, str, Callable[[list[Any]], list[Any]]]] = [
@@ -90,8 +90,8 @@ CHANGED_TABLES: list[tuple[str, str | None, str, str, Callable[[list[Any]], list
     ("tails", Q4, "tails.parquet", "max_nats", lambda v: [v[0] / 2, *v[1:]]),
     ("summaries", Q8, "figures.parquet", "low", lambda v: [v[0] - 0.001, *v[1:]]),
     ("comparisons", None, "differences.parquet", "verdict", lambda v: ["not resolved", *v[1:]]),
-    ("engine_launch/scoring", Q4, "starts.parquet", "n_threads", lambda v: [v[0] + 1, *v[1:]]),
-    ("scores", Q8, "rows.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
+    ("engine_launch/scoring", Q4, "starts.parquet", "n_ctx", lambda v: [v[0] + 1, *v[1:]]),
+    ("scores", Q8, "rows-pa.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
 ]
 
 
@@ -192,7 +192,7 @@ AGAINST_ITS_ROWS: Claims = [
     ("tails", Q4, lambda r: r["checks"][0].update(passed=False), "checks.row_counts"),
     ("scores", Q4, lambda r: r.update(flags=["alignment undetermined"]), "flags"),
     ("summaries", Q4, lambda r: r["figures"].pop(), "figures"),
-    ("scores", Q8, lambda r: r["outputs"][0].update(rows=7), "rows.parquet is another kind of output"),
+    ("scores", Q8, lambda r: r["outputs"][0].update(rows=7), "rows-pa.parquet is another kind of output"),
     ("publication", None, lambda r: r["outputs"].pop(), "outputs plot.png are missing or too many"),
 ]
 

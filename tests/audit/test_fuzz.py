@@ -18,7 +18,7 @@ from engcmp_assets.audit.trace import figures_of, trace, trace_text
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.work import Session, answer_from_store, prepare
-from engcmp_assets.steps import STEPS
+from engcmp_assets.steps import steps_of
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Place, Store, head_bytes
@@ -88,7 +88,7 @@ def exercise(home: Path) -> int:
     study = load_study(STUDY)
     store, arm = Evidence(home), ArmKey.parse(Q4)
     session = Session(study, store, "fuzz", quiet)
-    for step in STEPS:
+    for step in steps_of(study):
         owner = arm if step.per_arm else None
         session.current(step.artifact, owner)
         try:

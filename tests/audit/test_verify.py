@@ -37,9 +37,9 @@ from engcmp_resources.store import Place, Store, head_bytes
 KINDS = {
     "gguf": ("sources", Q4, "q4_0.gguf"),
     "so": ("sources", Q8, "engine-library"),
-    "reference safetensors": ("reference_rows", Q4, "rows/code-1"),
+    "reference safetensors": ("reference_rows", Q4, "rows/pa/code-1"),
     "captured safetensors": ("captured_rows/pa", Q4, "rows/2.1/json-2"),
-    "parquet": ("scores", Q8, "rows.parquet"),
+    "parquet": ("scores", Q8, "rows-pa.parquet"),
     "json": ("comparisons", None, "comparisons.json"),
     "png": ("summaries", Q4, "plot.png"),
     "html": ("publication", None, "SUMMARY.html"),
@@ -181,7 +181,7 @@ def test_deleted_files_are_named(home_copy: Path) -> None:
 def test_files_replaced_by_other_valid_ones_are_named(home_copy: Path) -> None:
     others = {
         "gguf": ("sources", Q4, "q8_0.gguf"), "captured safetensors": ("captured_rows/pa", Q8, "rows/2.1/json-2"),
-        "reference safetensors": ("reference_rows", Q4, "rows/code-2"), "parquet": ("scores", Q4, "rows.parquet"),
+        "reference safetensors": ("reference_rows", Q4, "rows/pa/code-2"), "parquet": ("scores", Q4, "rows-pa.parquet"),
         "json": ("tails", Q4, "tails.json"), "png": ("summaries", Q8, "plot.png"),
     }  # fmt: skip
     copies = {
@@ -359,13 +359,13 @@ def test_what_is_no_head_and_no_receipt_is_named(home_copy: Path) -> None:
 def test_a_view_that_is_a_file_or_leads_elsewhere_or_is_gone_is_named(home_copy: Path) -> None:
     views = home_copy / "views" / STUDY
     page, rows, plot = (
-        views / "_study/publication/SUMMARY.html", views / Q4.replace("/", "~") / "scores/rows.parquet",
+        views / "_study/publication/SUMMARY.html", views / Q4.replace("/", "~") / "scores/rows-pa.parquet",
         views / Q8.replace("/", "~") / "tails/plot.png",
     )  # fmt: skip
     data = page.read_bytes()
     page.unlink()
     page.write_bytes(data)  # the same bytes, but they would not follow the store
-    other = (views / Q8.replace("/", "~") / "scores/rows.parquet").resolve()
+    other = (views / Q8.replace("/", "~") / "scores/rows-pa.parquet").resolve()
     rows.unlink()
     rows.symlink_to(other)
     plot.unlink()

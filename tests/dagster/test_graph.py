@@ -21,11 +21,12 @@ from ui_process import forget, home_without_dagster, wait_for
 from engcmp_assets.commands.instance import add_partitions, open_instance
 from engcmp_assets.graph import POOL, definitions, end_lost_runs, lost_runs_sensor, partition_sensor
 from engcmp_assets.kernel.study import Study, load_study
-from engcmp_assets.steps import STEPS
+from engcmp_assets.steps import steps_of
 
 GOLDEN = Path(__file__).with_name("golden_specs.json")
 RENEW = "ENGCMP_RENEW_GOLDEN"
 PREFIX = "smollm2_cpu"
+STEPS = steps_of(load_study(STUDY))
 OF_ARM = [step.artifact for step in STEPS if step.per_arm]
 STUDY_WIDE = [step.artifact for step in STEPS if not step.per_arm]
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

@@ -2,8 +2,9 @@
 
 import pytest
 
-from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, measure
+from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES, measure
 from engcmp_assets.kernel.row_measures import RowScores
+from engcmp_assets.kernel.topk_measures import TopKScores
 from engcmp_resources.errors import EngcmpError
 
 EXPECTED = {
@@ -20,6 +21,9 @@ EXPECTED = {
     "misses_per_1000",
     "rows_bit_identical",
     "kl_pair_full",
+    "kl_coarse",
+    "kl_pb20",
+    "kl_pair_coarse",
 }
 
 
@@ -51,6 +55,11 @@ def test_a_divergence_is_better_lower_agreement_is_better_higher_and_entropy_is_
 def test_every_row_measure_is_described_and_is_a_column_of_the_row_scores():
     assert set(ROW_MEASURES) <= set(MEASURES)
     assert list(ROW_MEASURES) == list(RowScores.__dataclass_fields__)[: len(ROW_MEASURES)]
+
+
+def test_every_measure_of_a_top_k_row_is_described_and_is_a_column_of_the_top_k_scores():
+    assert set(TOPK_ROW_MEASURES) <= set(MEASURES)
+    assert set(TOPK_ROW_MEASURES) <= set(TopKScores.__dataclass_fields__)
 
 
 def test_an_unknown_measure_is_refused_by_name_with_the_ids_there_are():

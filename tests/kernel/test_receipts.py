@@ -47,8 +47,8 @@ def sound_receipt() -> dict[str, Any]:
     outputs = [one_output(), one_output(name="plot.png", suffix="png", role="view", rows=None)]
     key = task_key("scores", {"score_path": "prefill"}, inputs, {"step": "1"})
     return {
-        "schema": SCHEMA, "study": "smollm2-cpu", "frozen_sha256": A, "artifact": "scores", "arm": "q4_0/llamacpp@b1",
-        "task_key": key, "content_id": content_id(key, outputs), "parameters": {"score_path": "prefill"},
+        "schema": SCHEMA, "study": "smollm2-cpu", "frozen_sha256": A, "iterations": [{"name": "b2", "frozen_sha256": B}],
+        "artifact": "scores", "arm": "q4_0/llamacpp@b1", "task_key": key, "content_id": content_id(key, outputs), "parameters": {"score_path": "prefill"},
         "versions": {"step": "1"},
         "inputs": [
             {"artifact": "sources", "arm": "q4_0/llamacpp@b1", "receipt_sha256": A, "content_id": B, "uses": None, "part_id": B}
@@ -57,8 +57,8 @@ def sound_receipt() -> dict[str, Any]:
         "finished_at": "2026-11-29T14:00:01.250+00:00",
         "figures": [
             {
-                "figure_id": "f", "label": "l", "measure": "nll", "measure_version": 1, "unit": "nats", "population": "all",
-                "value": 0, "interval": {"missing": "one document"}, "rows": 3, "clusters": 1, "details": {},
+                "figure_id": "f", "label": "l", "measure": "nll", "measure_version": 1, "unit": "nats", "panel": "pa",
+                "population": "all", "value": 0, "interval": {"missing": "one document"}, "rows": 3, "clusters": 1, "details": {},
             }
         ],
         "checks": [{"name": "row_counts", "passed": True, "explanation": "", "evidence": {}}], "flags": [], "details": {},
@@ -166,6 +166,8 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "true as a number": (lambda r: r.update(measurement=True), "measurement"),
     "no measurement": (lambda r: r.update(measurement=0), "measurement"),
     "another time zone": (lambda r: r.update(finished_at="2026-11-29T14:00:01.250+02:00"), "finished_at"),
+    "an iteration without its hash": (lambda r: r.update(iterations=[{"name": "b2"}]), "iterations.0.frozen_sha256"),
+    "a figure of no panel": (lambda r: r["figures"][0].pop("panel"), "figures.0.panel"),
     "a value that is neither": (lambda r: r["figures"][0].update(value={"reason": "x"}), "figures.0.value"),
     "an output twice": (lambda r: r["outputs"].append(r["outputs"][0]), "an output stands twice"),
     "an input twice": (lambda r: r["inputs"].append(r["inputs"][0]), "an input stands twice"),

@@ -10,7 +10,7 @@ import pytest
 from engcmp_assets.kernel.row_table import row_table
 from engcmp_resources.errors import EngcmpError
 
-KEYS = ("run", "window_id", "position", "next_token", "cluster", "block", "bucket", "role")
+KEYS = ("run", "window_id", "position", "next_token", "cluster", "block", "bucket", "role", "score_path", "raw_row_sha256")
 
 
 def columns(*lines: tuple[str, str, int, float], **changes: list[Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -25,6 +25,8 @@ def columns(*lines: tuple[str, str, int, float], **changes: list[Any]) -> dict[s
         "block": [line[1].split("-")[0] for line in lines],
         "bucket": ["upto128"] * len(lines),
         "role": ["context"] * len(lines),
+        "score_path": ["prefill"] * len(lines),
+        "raw_row_sha256": [f"{line[0]}/{line[1]}/{line[2]}" for line in lines],
     }
     return {name: np.asarray(values) for name, values in (data | changes).items()}
 
@@ -36,7 +38,7 @@ LINES = [
 
 
 def test_runs_stand_side_by_side_in_one_order_of_rows() -> None:
-    table = row_table(columns(*LINES), ["nll"], roles=["context"], where="here")
+    table = row_table(columns(*LINES), ["nll"], roles=["context"], path="prefill", where="here")
     assert table.runs == ("1.1", "1.2")
     assert table.keys["window_id"].tolist() == ["chat-1", "chat-1", "code-1"]
     assert table.keys["position"].tolist() == [0, 7, 3]
@@ -45,12 +47,12 @@ def test_runs_stand_side_by_side_in_one_order_of_rows() -> None:
 
 
 def test_the_value_of_a_row_is_the_mean_over_its_runs() -> None:
-    table = row_table(columns(*LINES), ["nll"], roles=["context"], where="here")
+    table = row_table(columns(*LINES), ["nll"], roles=["context"], path="prefill", where="here")
     assert table.per_row("nll").tolist() == [5.5, 11.0, 22.0]
 
 
 def test_populations_are_all_rows_and_each_block() -> None:
-    table = row_table(columns(*LINES), ["nll"], roles=["context"], where="here")
+    table = row_table(columns(*LINES), ["nll"], roles=["context"], path="prefill", where="here")
     assert table.populations() == ("all", "block:chat", "block:code")
     assert table.rows_of("all").tolist() == [True, True, True]
     assert table.rows_of("block:chat").tolist() == [True, True, False]
@@ -61,10 +63,10 @@ def test_populations_are_all_rows_and_each_block() -> None:
 
 def test_only_rows_in_a_role_of_the_panel_count() -> None:
     roles = ["context", "context", "trailing", "context", "context", "trailing"]
-    table = row_table(columns(*LINES, role=roles), ["nll"], roles=["context"], where="here")
+    table = row_table(columns(*LINES, role=roles), ["nll"], roles=["context"], path="prefill", where="here")
     assert table.keys["position"].tolist() == [0, 3]
-    with pytest.raises(EngcmpError, match=r"no row has a role of generated \(here\)"):
-        row_table(columns(*LINES), ["nll"], roles=["generated"], where="here")
+    with pytest.raises(EngcmpError, match=r"no prefill row has a role of generated \(here\)"):
+        row_table(columns(*LINES), ["nll"], roles=["generated"], path="prefill", where="here")
 
 
 @pytest.mark.parametrize("name", [*KEYS, "nll"])
@@ -72,7 +74,7 @@ def test_a_missing_column_is_named(name: str) -> None:
     data = columns(*LINES)
     del data[name]
     with pytest.raises(EngcmpError, match=rf"column {name} is missing \(here\); score the arm again"):
-        row_table(data, ["nll"], roles=["context"], where="here")
+        row_table(data, ["nll"], roles=["context"], path="prefill", where="here")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +84,27 @@ def test_a_missing_column_is_named(name: str) -> None:
 )
 def test_runs_of_different_rows_are_refused(lines: list[tuple[str, str, int, float]]) -> None:
     with pytest.raises(EngcmpError, match=r"runs 1\.1 and 1\.2 hold different rows"):
-        row_table(columns(*lines), ["nll"], roles=["context"], where="here")
+        row_table(columns(*lines), ["nll"], roles=["context"], path="prefill", where="here")
 
 
 def test_runs_that_differ_in_the_next_token_are_refused() -> None:
     data = columns(*LINES)
     data["next_token"][0] += 1
     with pytest.raises(EngcmpError, match="hold different rows"):
-        row_table(data, ["nll"], roles=["context"], where="here")
+        row_table(data, ["nll"], roles=["context"], path="prefill", where="here")
+
+
+def test_the_runs_of_one_score_path_are_taken_and_no_others() -> None:
+    decoded = [("3.1", "code-1", 3, 5.0), ("3.1", "chat-1", 0, 6.0)]
+    both = columns(*LINES, *decoded, score_path=["prefill"] * len(LINES) + ["decode"] * len(decoded))
+    prefill = row_table(both, ["nll"], roles=["context"], path="prefill", where="here")
+    decode = row_table(both, ["nll"], roles=["context"], path="decode", where="here")
+    assert (prefill.runs, prefill.rows) == (("1.1", "1.2"), 3)
+    assert (decode.runs, decode.keys["position"].tolist(), decode.values["nll"].tolist()) == (("3.1",), [0, 3], [[6, 5]])
+    with pytest.raises(EngcmpError, match="no decode row has a role of context"):
+        row_table(columns(*LINES), ["nll"], roles=["context"], path="decode", where="here")
+
+
+def test_runs_may_differ_bit_for_bit_and_the_first_run_s_hashes_are_kept() -> None:
+    table = row_table(columns(*LINES), ["nll"], roles=["context"], path="prefill", where="here")
+    assert table.keys["raw_row_sha256"].tolist() == ["1.1/chat-1/0", "1.1/chat-1/7", "1.1/code-1/3"]
