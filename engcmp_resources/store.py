@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engcmp_resources.canonical import canonical_bytes, parse_canonical, sha256_bytes, sha256_file
-from engcmp_resources.disk import Temporaries, disk_errors, locked, make_folder, require_space, sync_folder, write_whole
+from engcmp_resources.disk import Temporaries, disk_errors, keep_whole, locked, make_folder, require_space, write_whole
 from engcmp_resources.errors import EngcmpError
 
 __all__ = ["STUDY_WIDE", "Blob", "Place", "Store", "disk_errors", "read_head", "require_space"]
@@ -86,11 +86,8 @@ class Store:
             return blob
         with disk_errors(target):
             make_folder(target.parent)
-            with source.open("rb") as file:
-                os.fsync(file.fileno())
             source.chmod(0o444)
-            source.replace(target)
-            sync_folder(target.parent)
+        keep_whole(source, target)
         return blob
 
     def find(self, sha256: str, suffix: str) -> Blob | None:

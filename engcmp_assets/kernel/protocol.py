@@ -170,6 +170,10 @@ class Protocol(_Strict):
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
         return _entry(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
 
+    def panel_plan(self, panel: str) -> PanelPlan:
+        """How `panel` is captured. Raises EngcmpError for a panel the protocol does not have."""
+        return _entry(self.panels, panel, "panel", self.study)
+
     def require_arm(self, text: str) -> ArmKey:
         """The protocol's arm that `text` names. Raises EngcmpError naming the part that is unknown and the known arms."""
         arm = ArmKey.parse(text)
@@ -226,7 +230,7 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
     Raises EngcmpError naming the field that is missing or of another type, the window whose tokens do not match their digest or lie
     outside the vocabulary, or whose positions lie outside it, and an unknown panel.
     """
-    plan = _entry(protocol.panels, panel, "panel", protocol.study)
+    plan = protocol.panel_plan(panel)
     remedy = "restore the frozen file"
     try:
         raw = _PromptSet.model_validate(parse_json(data, what="prompt set", where=where, remedy=remedy))
