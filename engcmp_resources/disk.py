@@ -84,6 +84,15 @@ def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> Non
         sync_folder(target.parent)
 
 
+def keep_whole(partial: Path, target: Path) -> None:
+    """Give a finished file its name, its bytes being on disk before. Raises EngcmpError where the disk refuses."""
+    with disk_errors(target):
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(target)
+        sync_folder(target.parent)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the file `path`, for a moment; the kernel frees it however the holder ends."""

@@ -20,10 +20,10 @@ from engcmp_resources.disk import (
     InUse,
     Temporaries,
     disk_errors,
+    keep_whole,
     locked,
     make_folder,
     require_space,
-    sync_folder,
     write_whole,
 )
 from engcmp_resources.errors import EngcmpError
@@ -97,11 +97,8 @@ class Store:
             return blob
         with disk_errors(target):
             make_folder(target.parent)
-            with source.open("rb") as file:
-                os.fsync(file.fileno())
             source.chmod(0o444)
-            source.replace(target)
-            sync_folder(target.parent)
+        keep_whole(source, target)
         return blob
 
     def find(self, sha256: str, suffix: str) -> Blob | None:

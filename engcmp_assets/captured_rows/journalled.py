@@ -53,7 +53,9 @@ class Capture:
 
     def windows(self) -> list[dict[str, Any]]:
         """The windows of each launch, as they were taken last: one whose files were lost is taken again."""
-        found = {(entry["launch"], entry["window"]): entry for entry in self.journal.entries if entry["kind"] == "window"}
+        found = {
+            (entry["launch"], entry["window"]): entry for entry in self.journal.entries if entry["kind"] == "window"
+        }
         return list(found.values())
 
     def panels_of(self, launch: Launch) -> list[Panel]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
 from engcmp_assets.sources.step import fetched_weights
 from engcmp_resources.canonical import canonical_bytes, parse_canonical
+from engcmp_resources.disk import write_whole
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
 from engcmp_resources.places import FROZEN_FILE, ITERATIONS, home_folder
@@ -150,7 +150,7 @@ def _freeze_of(loaded: Study, name: str) -> dict[str, Any]:
 def prompt_set_bytes(study: Study, store: Store) -> bytes:
     """The prompt set of the study's texts. Raises EngcmpError for a text that does not survive tokenizing."""
     folder = f"{study.base.prompt_set.texts}/"
-    texts = {name: data.decode("utf-8") for name, data in study.files.items() if name.startswith(folder)}
+    texts = {name: _text(study, name) for name in study.files if name.startswith(folder)}
     if not texts:
         raise EngcmpError(
             "no texts to tokenize", where=str(study.folder / folder), remedy="put one .txt file a window there"
@@ -163,17 +163,24 @@ def prompt_set_bytes(study: Study, store: Store) -> bytes:
         if tokenizer.decode(ids) != text:
             raise EngcmpError(
                 "text does not come back from its token ids",
-                where=name,
+                where=str(study.folder / name),
                 remedy="leave out the characters that the vocabulary lacks",
             )
         tokens[name.removeprefix(folder).removesuffix(".txt")] = ids
     return canonical_bytes(prompt_document(tokens, study.base, vocab=tokenizer.vocab))
 
 
+def _text(study: Study, name: str) -> str:
+    try:
+        return study.files[name].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EngcmpError(
+            f"text is not UTF-8: {error.reason} at byte {error.start}",
+            where=str(study.folder / name),
+            remedy="save it as UTF-8",
+        ) from error
+
+
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    # A name with a dot in front is no file of the study, should a kill leave it.
+    write_whole(path, data, temporary=path.with_name(f".{path.name}.partial"), mode=0o644)

@@ -46,7 +46,11 @@ class _Lazy(click.Group):
         return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: engcmp demo, then engcmp verify smollm2-cpu",
+)
 @click.version_option(package_name="engcmp")
 def cli() -> None:
     """Compare LLM inference engines on the same checkpoint, and prove every figure.
@@ -68,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except _interruptions():
+        print("engcmp: stopped; what is complete is kept, start again to continue", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except Exception as error:  # what it stands for is looked for; any other goes on as it is
         explained = _explained(error)
         if explained is None:
             raise
         _fail(explained)
-    except _interruptions():
-        print("engcmp: stopped; what is complete is kept, start again to continue", file=sys.stderr)
-        sys.exit(INTERRUPTED)
     sys.exit(result if isinstance(result, int) else 0)
 
 

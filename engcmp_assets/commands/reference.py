@@ -13,19 +13,22 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.names import PANEL
 from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.records import tokens_sha256
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.sources.step import fetched_weights
+from engcmp_resources.disk import disk_errors, keep_whole, require_space
 from engcmp_resources.engines.reference import RowRequest, reference_rows
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
 from engcmp_resources.row_files import RowFile, write_rows
-from engcmp_resources.store import Store, disk_errors
+from engcmp_resources.store import Store
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _LEAST_TOKENS = 2
-_NAMED = 1  # progress is of the whole call, so its total is known only when the first step is done
+_FLOAT32_BYTES = 4
+_UNKNOWN = 1  # progress is of the whole call, so its total is known only when the first step is done
 
 
 @click.command(epilog="Example: engcmp reference smollm2-cpu --tokens window.json --out rows/")
@@ -43,18 +46,18 @@ def reference(study: str, tokens_file: Path, out: Path) -> None:
     loaded.require_frozen()
     windows = read_windows(tokens_file)
     requests = [RowRequest(name, ids, range(len(ids) - 1)) for name, ids in windows.items()]
+    rows = sum(len(ids) - 1 for ids in windows.values())
+    _require_place(out, rows * loaded.panel(PANEL).vocab * _FLOAT32_BYTES)
     store = Store(home_folder())
     model = store.path(fetched_weights(loaded, store, stderr_line))
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    progress = Progress(stderr_line, f"[{study}] reference", "steps", _NAMED, time.monotonic_ns)
+    progress = Progress(stderr_line, f"[{study}] reference", "steps", _UNKNOWN, time.monotonic_ns)
 
     def keep(name: str, logits: npt.NDArray[np.float32]) -> None:
-        rows = RowFile(name, tokens_sha256(windows[name]), np.arange(len(logits), dtype=np.int32), logits)
         partial = out / f".{name}.partial"
+        positions = np.arange(len(logits), dtype=np.int32)
         try:
-            write_rows(partial, rows)
-            partial.replace(out / f"{name}.safetensors")
+            write_rows(partial, RowFile(name, tokens_sha256(windows[name]), positions, logits))
+            keep_whole(partial, out / f"{name}.safetensors")
         finally:
             partial.unlink(missing_ok=True)
 
@@ -63,14 +66,23 @@ def reference(study: str, tokens_file: Path, out: Path) -> None:
         progress.update(done, note)
 
     reference_rows(model, requests, on_rows=keep, progress=tell)
-    rows = sum(len(ids) - 1 for ids in windows.values())
     click.echo(f"{len(windows)} windows, {rows} rows in {out}")
+
+
+def _require_place(out: Path, needed_bytes: int) -> None:
+    """Refuse before the work, not after it, where the results cannot be written."""
+    probe = out / ".engcmp.partial"
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    require_space(out, needed_bytes, "writing the rows")
 
 
 def read_windows(path: Path) -> dict[str, list[int]]:
     """Token ids by window name. Raises EngcmpError naming the file, the entry and what is wrong with it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise EngcmpError(f"tokens file cannot be read: {error}", where=str(path), remedy="give a JSON file") from error
     windows: dict[str, list[int]] = {}
@@ -88,10 +100,10 @@ def _entries(text: str, path: Path) -> list[Any]:
     """One object, a list, a panel, or one object a line."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngcmpError(
                 f"not JSON: {error}", where=str(path), remedy="give JSON, or one JSON object a line"
             ) from error
@@ -106,7 +118,7 @@ def _window(entry: Any, where: str) -> tuple[str, list[int]]:
     name, ids = entry["window_id"], entry["tokens"]
     if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
         raise EngcmpError(
-            f"window_id {name!r} cannot be a file name", where=where, remedy="use letters, digits, . _ and -"
+            f"window_id {str(name)[:60]!r} cannot be a file name", where=where, remedy="use letters, digits, . _ and -"
         )
     whole = isinstance(ids, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in ids)
     if not whole or len(ids) < _LEAST_TOKENS:

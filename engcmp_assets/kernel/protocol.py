@@ -116,7 +116,6 @@ class PanelPlan(Strict):
     primary: list[str]
     pair_measures: list[str]
 
-
     @property
     def possible(self) -> tuple[str, ...]:
         """The measures of single rows that this reference allows."""
@@ -227,6 +226,10 @@ class Protocol(Strict):
     def checkpoint_of(self, arm: ArmKey) -> Checkpoint:
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
         return entry_of(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
+
+    def panel_plan(self, panel: str) -> PanelPlan:
+        """How `panel` is captured. Raises EngcmpError for a panel the protocol does not have."""
+        return entry_of(self.panels, panel, "panel", self.study)
 
     def require_arm(self, text: str) -> ArmKey:
         """The protocol's arm that `text` names. Raises EngcmpError naming the part that is unknown and the known arms."""

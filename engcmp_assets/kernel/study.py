@@ -48,7 +48,9 @@ class Study:
                 )
                 data = self.iteration_files.get(f"{name}.toml")
                 if data is None:
-                    raise EngcmpError(f"iteration {name} is frozen and missing", where=where, remedy="restore it from git")
+                    raise EngcmpError(
+                        f"iteration {name} is frozen and missing", where=where, remedy="restore it from git"
+                    )
                 found.append(read_iteration(name, data, document, base_frozen_sha256=self.frozen_sha256, where=where))
         return tuple(found)
 

@@ -135,7 +135,9 @@ def _few_note(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def _only_values(counts: list[int]) -> str:
     """What stands where there are too few documents for any interval."""
-    few = counted(counts[0], "document") if len(counts) == 1 else f"{listed([str(count) for count in counts])} documents"
+    few = (
+        counted(counts[0], "document") if len(counts) == 1 else f"{listed([str(count) for count in counts])} documents"
+    )
     return (
         f"From {few} there are values only: an interval needs at least {INTERVAL_CLUSTERS}, so the verdict can be no more than "
         "not resolved."

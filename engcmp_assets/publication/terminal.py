@@ -158,7 +158,9 @@ def _distance_floor(figure: Figure) -> str:
 def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
     """How to read what stands above, in as few lines as can be."""
     panels = panels_of(summary)
-    arms = [find_figure(arm, panels[0], name, ALL) for arm in summary["arms"] for name in measures_of(summary, panels[0])]
+    arms = [
+        find_figure(arm, panels[0], name, ALL) for arm in summary["arms"] for name in measures_of(summary, panels[0])
+    ]
     heads = [figure for pair in summary["comparisons"] if (figure := headline(pair["figures"]))]
     own = _levels([one.get("interval") for one in arms if one])
     deciding = _levels([declared_interval(one) for one in heads])

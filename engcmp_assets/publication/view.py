@@ -276,7 +276,9 @@ def _apart(
     pairs: Sequence[Mapping[str, Any]], terms: Mapping[str, Any], anchors: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """How far apart the sides of every pair are over all rows: a table for each measure, never two of them in one."""
-    found = [(pair, one) for pair in pairs for one in pair["figures"] if one["population"] == ALL and one["measure"] in APART]
+    found = [
+        (pair, one) for pair in pairs for one in pair["figures"] if one["population"] == ALL and one["measure"] in APART
+    ]
     return [
         {
             **_heading(measure, terms),
