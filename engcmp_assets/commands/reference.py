@@ -13,7 +13,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.names import PANEL
 from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.records import tokens_sha256
 from engcmp_assets.kernel.study import load_study
@@ -47,7 +46,7 @@ def reference(study: str, tokens_file: Path, out: Path) -> None:
     windows = read_windows(tokens_file)
     requests = [RowRequest(name, ids, range(len(ids) - 1)) for name, ids in windows.items()]
     rows = sum(len(ids) - 1 for ids in windows.values())
-    _require_place(out, rows * loaded.panel(PANEL).vocab * _FLOAT32_BYTES)
+    _require_place(out, rows * loaded.panel(next(iter(loaded.base.panels))).vocab * _FLOAT32_BYTES)
     store = Store(home_folder())
     model = store.path(fetched_weights(loaded, store, stderr_line))
     progress = Progress(stderr_line, f"[{study}] reference", "steps", _UNKNOWN, time.monotonic_ns)
