@@ -231,6 +231,8 @@ def _verdict(
         tail = "zero is excluded, and against each baseline run too"
     elif word == "baseline-dependent":
         tail = f"zero is excluded against {standing} of {len(against)} baseline runs, or not on one side of all of them"
+    elif isinstance(bound, Missing) and isinstance(declared, Missing):
+        tail = "not resolved, the values are all that can be given"
     elif isinstance(bound, Missing):
         tail = f"not resolved, and without a bound: {bound.reason}"
     else:

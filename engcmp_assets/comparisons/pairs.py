@@ -23,6 +23,7 @@ from engcmp_resources.errors import EngcmpError
 
 Float64 = npt.NDArray[np.float64]
 _NOT_A_DIFFERENCE = {"missing": "a distance between two captures is not a difference of means"}
+_FLOOR_WORDS = {"within_launch": "within a launch", "across_launches": "across launches"}
 BIT_IDENTICAL, DESCRIPTIVE = "bit-identical", "descriptive"
 
 
@@ -82,7 +83,8 @@ def confounds(plan: ComparisonPlan) -> list[str]:
         found.append("The checkpoints differ in file size, which stands beside each arm.")
     if plan.compares_paths:
         found.append(
-            "The decode path keeps log-probabilities as the server's JSON prints them, the prefill path raw logits."
+            "The decode path keeps log-probabilities as the server's JSON prints them, the prefill path raw logits: so no row of "
+            "the two can be equal bit for bit, and what printing rounds off is part of the distance."
         )
     return found
 
@@ -209,9 +211,7 @@ def _distance_sentence(measure: str, value: Any, floors: Mapping[str, Any], *, s
         return "Every row of both is equal bit for bit."
     definition = MEASURES[measure]
     words = [
-        f"{name.replace('_', ' ')} {format_number(entry['value'])}"
-        for name, entry in floors.items()
-        if "value" in entry
+        f"{format_number(entry['value'])} {_FLOOR_WORDS[name]}" for name, entry in floors.items() if "value" in entry
     ]
     beside = f"; between runs of one arm it reads {', '.join(words)}" if words else "; no floor was measured"
     number = value.reason if isinstance(value, Missing) else f"{format_number(value)} {definition.unit}"

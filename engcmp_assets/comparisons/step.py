@@ -190,7 +190,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="1",
+        version="2",
         uses=(
             Use("frozen_protocol", "study", ()),
             *(Use(captured_rows(name), "every arm") for name in panels),

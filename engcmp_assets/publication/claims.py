@@ -28,6 +28,8 @@ APART = ("kl_pair_full", "kl_pair_coarse")
 IDENTICAL = "rows_bit_identical"
 SCORE_PATH = "score path"
 BIT_IDENTICAL = "bit-identical"
+NAME_CHARACTERS = 14
+"""A longer name does not fit the head of a narrow column, or a cell beside its numbers."""
 
 _PARTS = ("checkpoint", "engine", "version", "setting")
 _DIRECTIONS = ("lower", "higher")
@@ -133,7 +135,8 @@ def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
     if value is None:
         return f"{candidate} beside {baseline}: not measured: {reason(figure['value'])}"
     if word == "not resolved" and value_only(figure):
-        return f"{candidate.capitalize() if compares_paths(pair) else candidate} beside {baseline}: values only, from {counted(figure['clusters'], 'document')}"
+        first = candidate.capitalize() if compares_paths(pair) else candidate
+        return f"{first} beside {baseline}: values only, from {counted(figure['clusters'], 'document')}"
     directed = _is_of_the_reference(term)
     if word == "resolved" and directed:
         closer, other = _better(candidate, baseline, value, term)
@@ -154,43 +157,31 @@ def short_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Map
 
     The interval is the one that decides; where the direction is said in words, its ends are magnitudes too.
     """
-    candidate, baseline = side_names(pair)
-    value, word, interval = number(figure["value"]), verdict_word(figure), declared_interval(figure)
-    if value is None:
+    if number(figure["value"]) is None:
         return f"not measured: {reason(figure['value'])}"
-    if figure["measure"] == IDENTICAL:
-        return f"{rows_said(figure)} rows are equal bit for bit; between runs of one arm {_floor(figure)}"
     if is_distance(figure):
-        between = format_interval(interval)
-        size = f"{format_number(value)} {figure['unit']}{' ' + between if between else ''}"
-        return f"apart by {size}; between runs of one arm {_floor(figure)}"
-    if word == BIT_IDENTICAL:
+        return _distance_sentence(figure)
+    if verdict_word(figure) == BIT_IDENTICAL:
         return "every row of both is equal bit for bit"
-    if word == "resolved":
-        size = f"{format_number(abs(value))} {figure['unit']}{_magnitudes(interval)}"
-        better, _ = _better(candidate, baseline, value, term)
-        if _is_of_the_reference(term):
-            return f"{better} stays closer, by {size}"
-        if term.get("better") in _DIRECTIONS:
-            return f"{better} is better ({term['better']}), by {size}"
-        return f"{candidate} is {'higher' if value > 0 else 'lower'}, by {size}"
-    difference = f"{candidate} minus {baseline}: "
-    if word == "not resolved" and value_only(figure):
-        return f"{difference}{format_number(value)} {figure['unit']}; a value only, from {counted(figure['clusters'], 'document')}"
-    if word == "not resolved":
-        return f"{difference}{format_number(value)} {figure['unit']}; {_bound(figure)}"
-    return f"{difference}{format_measured(value, interval)} {figure['unit']}"
+    if verdict_word(figure) == "resolved":
+        return _resolved_sentence(pair, figure, term)
+    return _difference_sentence(pair, figure)
 
 
 def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
-    """A difference in a cell of a table: `q8_0 by 0.3920 [0.3384, 0.4431]` where a side is closer, else with its sign."""
+    """A difference in a cell of a table: `q8_0, by 0.3920 [0.3384, 0.4431]` where a side is closer, else with its sign.
+
+    Two sides with long names are `first` and `second`.
+    """
     value, interval = number(figure["value"]), declared_interval(figure)
     if value is None:
         return f"not measured: {reason(figure['value'])}"
     if verdict_word(figure) == BIT_IDENTICAL:
         return format_number(value)
     if verdict_word(figure) == "resolved" and _is_of_the_reference(term):
-        closer, _ = _better(*side_names(pair), value, term)
+        names = side_names(pair)
+        short = max(map(len, names)) <= NAME_CHARACTERS
+        closer, _ = _better(*(names if short else ("first", "second")), value, term)
         return f"{closer}, by {format_number(abs(value))}{_magnitudes(interval)}"
     if value_only(figure):
         return f"{format_number(value)}, {counted(figure['clusters'], 'document')}: value only"
@@ -200,6 +191,36 @@ def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
 def verdict_word(figure: Mapping[str, Any]) -> str:
     """The verdict without what is said beside it: `resolved` of `resolved, no floor`."""
     return str(figure.get("verdict") or "").split(",", 1)[0].strip()
+
+
+def _distance_sentence(figure: Mapping[str, Any]) -> str:
+    beside = f"between runs of one arm {_floor(figure)}"
+    if figure["measure"] == IDENTICAL:
+        return f"{rows_said(figure)} rows are equal bit for bit; {beside}"
+    between = format_interval(declared_interval(figure))
+    return f"apart by {format_number(figure['value'])} {figure['unit']}{' ' + between if between else ''}; {beside}"
+
+
+def _resolved_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
+    candidate, baseline = side_names(pair)
+    value = figure["value"]
+    size = f"{format_number(abs(value))} {figure['unit']}{_magnitudes(declared_interval(figure))}"
+    better, _ = _better(candidate, baseline, value, term)
+    if _is_of_the_reference(term):
+        return f"{better} stays closer, by {size}"
+    if term.get("better") in _DIRECTIONS:
+        return f"{better} is better ({term['better']}), by {size}"
+    return f"{candidate} is {'higher' if value > 0 else 'lower'}, by {size}"
+
+
+def _difference_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    candidate, baseline = side_names(pair)
+    difference = f"{candidate} minus {baseline}: "
+    if verdict_word(figure) != "not resolved":
+        return f"{difference}{format_measured(figure['value'], declared_interval(figure))} {figure['unit']}"
+    few = f"a value only, from {counted(figure['clusters'], 'document')}"
+    rest = few if value_only(figure) else _bound(figure)
+    return f"{difference}{format_number(figure['value'])} {figure['unit']}; {rest}"
 
 
 def _differing_part(candidate: str, baseline: str) -> str | None:

@@ -30,7 +30,7 @@ def families(summary: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
     for pair in summary["comparisons"]:
         for one in differences(pair):
             wide = one.get("interval_bonferroni")
-            if "family" in one and not one.get("primary") and format_interval(wide):
+            if "family" in one and not one.get("primary") and wide and format_interval(wide):
                 found.setdefault(one["panel"], (one["family"], wide["level"]))
     return found
 
@@ -66,7 +66,8 @@ def _floor_note(summary: Mapping[str, Any]) -> dict[str, str]:
     )
     if floors_are_zero(summary):
         text += (
-            f"{'Where it was measured' if floors_not_measured(summary) else 'Here'} no value of any row differed between two runs. Repeats that are bit-identical make the floor exactly 0: "
+            f"{'Where it was measured' if floors_not_measured(summary) else 'Here'} no value of any row differed between two runs. "
+            "Repeats that are bit-identical make the floor exactly 0: "
             "nothing of a difference is run-to-run noise. It does not follow that another machine or build gives the same."
         )
     absent = Counter(floor["missing"] for _, floor in _floors(summary) if "missing" in floor)

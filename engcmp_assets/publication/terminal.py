@@ -117,13 +117,13 @@ def _apart(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     """How far apart the two sides of each pair are, arms and score paths alike; a table for each measure that says so."""
     found = [(pair, distance(pair)) for pair in summary["comparisons"]]
     for measure in dict.fromkeys(figure["measure"] for _, figure in found if figure):
-        rows = [["How far apart", f"{measure}", BIT_IDENTICAL, "floor"]]
+        rows = [["How far apart", "How far apart", measure, BIT_IDENTICAL, "floor"]]
         for pair, figure in found:
             if figure and figure["measure"] == measure:
                 same = identical_rows(pair, figure["panel"])
                 identical = _NONE if same is None else rows_said(same)
-                rows.append([pair_name(pair), _bare(figure), identical, _distance_floor(figure)])
-        yield _table(rows)
+                rows.append([*_names(pair), _bare(figure), identical, _distance_floor(figure)])
+        yield _named_table(rows)
 
 
 def _closer(summary: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -131,12 +131,24 @@ def _closer(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     terms = terms_of(summary)
     found = [(pair, headline(pair["figures"])) for pair in summary["comparisons"]]
     for measure in dict.fromkeys(figure["measure"] for _, figure in found if figure):
-        rows = [["Closer to the reference?", f"{measure}, first minus second", "verdict"]]
+        rows = [["Closer to the reference?", "Closer to the reference?", f"{measure}, first minus second", "verdict"]]
         for pair, figure in found:
             if figure and figure["measure"] == measure:
                 verdict = BIT_IDENTICAL if is_identical(pair) else figure["verdict"]
-                rows.append([pair_name(pair), brief(pair, figure, terms.get(measure, {})), verdict])
-        yield _table(rows)
+                rows.append([*_names(pair), brief(pair, figure, terms.get(measure, {})), verdict])
+        yield _named_table(rows)
+
+
+def _names(pair: Mapping[str, Any]) -> tuple[str, str]:
+    return pair_name(pair), str(pair["pair_id"])
+
+
+def _named_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Pairs as one table: by name where that fits the width, else by id. Each row starts with both."""
+    by_name, by_id = ([[row[place], *row[2:]] for row in rows] for place in (0, 1))
+    columns = list(zip(*by_name, strict=True))
+    fits = sum(map(_width, columns)) + len(_GAP) * (len(columns) - 1) <= TERMINAL_COLUMNS
+    return _table(by_name if fits else by_id)
 
 
 def _bare(figure: Figure) -> str:
@@ -158,9 +170,8 @@ def _distance_floor(figure: Figure) -> str:
 def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
     """How to read what stands above, in as few lines as can be."""
     panels = panels_of(summary)
-    arms = [
-        find_figure(arm, panels[0], name, ALL) for arm in summary["arms"] for name in measures_of(summary, panels[0])
-    ]
+    names = measures_of(summary, panels[0]) if panels else []
+    arms = [find_figure(arm, panels[0], name, ALL) for arm in summary["arms"] for name in names]
     heads = [figure for pair in summary["comparisons"] if (figure := headline(pair["figures"]))]
     own = _levels([one.get("interval") for one in arms if one])
     deciding = _levels([declared_interval(one) for one in heads])

@@ -12,6 +12,7 @@ from engcmp_assets.publication.chart import chart_view, plot_text
 from engcmp_assets.publication.claims import (
     APART,
     BIT_IDENTICAL,
+    NAME_CHARACTERS,
     claim,
     compares_paths,
     differences,
@@ -43,7 +44,6 @@ from engcmp_assets.publication.formats import (
 from engcmp_assets.publication.notes import notes
 
 _BYTES_PER_MB = 1_000_000
-_NAME_CHARACTERS = 14  # a longer name does not fit the head of a narrow column
 _NO_FLOOR = {"missing": "no floor was recorded"}
 
 Figure = Mapping[str, Any]
@@ -150,7 +150,7 @@ def _panel_label(summary: Mapping[str, Any], panel: str) -> str:
 
 def _about(summary: Mapping[str, Any], panel: str) -> Iterator[str]:
     """What a reader must know of a panel before its numbers, in sentences."""
-    plan = next((one for one in summary.get("panels", []) if one["panel"] == panel), {})
+    plan: Mapping[str, Any] = next((one for one in summary.get("panels", []) if one["panel"] == panel), {})
     counts = [(one["clusters"], one["rows"]) for arm in summary["arms"] for one in _whole(arm["figures"], panel)]
     if counts:
         documents, rows = max(counts)
@@ -219,7 +219,7 @@ def _arm_view(arm: Mapping[str, Any]) -> dict[str, Any]:
 def _pair_view(pair: Mapping[str, Any], summary: Mapping[str, Any], anchors: Mapping[str, str]) -> dict[str, Any]:
     terms, measured = terms_of(summary), pair["state"] == "measured" or bool(pair["figures"])
     names, subtracted = side_names(pair), differences(pair)
-    short = max(map(len, names)) <= _NAME_CHARACTERS
+    short = max(map(len, names)) <= NAME_CHARACTERS
     panels = list(dict.fromkeys(figure["panel"] for figure in pair["figures"]))
     return {
         **pair,
@@ -230,18 +230,27 @@ def _pair_view(pair: Mapping[str, Any], summary: Mapping[str, Any], anchors: Map
         "heads": names if short else ("candidate", "baseline"),
         "sides": _sides(pair),
         "answer": _answer(pair, terms, anchors),
-        "levels": [_level(subtracted, "interval", "Interval"), _level(subtracted, "interval_bonferroni", "Family interval")],
-        "panels": [
-            {
-                "panel": panel,
-                "label": _panel_label(summary, panel),
-                "values_only": all(map(value_only, _whole(subtracted, panel))),
-                "groups": _groups([one for one in subtracted if one["panel"] == panel], terms, anchors),
-                "distances": _groups([one for one in pair["figures"] if one["panel"] == panel and is_distance(one)], terms, anchors),
-            }
-            for panel in panels
-        ],
+        "panels": [_own_panel(pair, panel, summary, anchors) for panel in panels],
     }  # fmt: skip
+
+
+def _own_panel(
+    pair: Mapping[str, Any], panel: str, summary: Mapping[str, Any], anchors: Mapping[str, str]
+) -> dict[str, Any]:
+    """A pair on one panel: its differences and its distances, apart from each other, by measure."""
+    terms, figures = terms_of(summary), [one for one in pair["figures"] if one["panel"] == panel]
+    subtracted = [one for one in figures if not is_distance(one)]
+    return {
+        "panel": panel,
+        "label": _panel_label(summary, panel),
+        "levels": [
+            _level(subtracted, "interval", "Interval"),
+            _level(subtracted, "interval_bonferroni", "Family interval"),
+        ],
+        "values_only": all(map(value_only, _whole(subtracted, panel))),
+        "groups": _groups(subtracted, terms, anchors),
+        "distances": _groups([one for one in figures if is_distance(one)], terms, anchors),
+    }
 
 
 def _groups(figures: Sequence[Figure], terms: Mapping[str, Any], anchors: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -314,6 +323,7 @@ def _answer(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[
     return {
         "claim": claim(pair, figure, terms.get(figure["measure"], {})),
         "title": terms.get(figure["measure"], {}).get("title", figure["measure"]),
+        "measure": figure["measure"],
         "means": [
             {"name": name, "value": format_number(float(mean))}
             for name, mean in zip(side_names(pair), means, strict=True)
@@ -322,6 +332,7 @@ def _answer(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[
         "look": _look(figure, anchors),
         "panel": figure["panel"],
         "value_only": value_only(figure),
+        "short": short_sentence(pair, figure, terms.get(figure["measure"], {})),
         "apart": None if apart is None else _apart_row(pair, apart, anchors),
         "others": [
             {

@@ -27,7 +27,7 @@ def published_ids(home: Path) -> set[str]:
 def test_every_published_figure_can_be_traced_and_ends_in_the_frozen_hash(measured_home: Path, study: Study) -> None:
     store = Evidence(measured_home)
     ids = published_ids(measured_home)
-    assert len(ids) == 60
+    assert len(ids) == 569
     assert set(figures_of(store, study)) == ids
     for figure_id in sorted(ids):
         found = trace(store, study, figure_id)
@@ -42,7 +42,7 @@ def test_an_arm_s_figure_passes_through_its_own_rows_launch_and_sources(measured
     artifacts = [link.artifact for link in found.links]
     assert artifacts[0] == "summaries"
     assert set(artifacts) == {
-        "summaries", "tails", "scores", "captured_rows/pa", "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
+        "summaries", "tails", "scores", "captured_rows/pa", "captured_rows/pb", "captured_rows/pd", "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
         "frozen_protocol",
     }  # fmt: skip
     assert len(artifacts) == len(set(artifacts))
@@ -104,7 +104,7 @@ def test_list_gives_every_id_and_nothing_else(measured_home: Path) -> None:
 def test_an_unknown_figure_gets_the_closest_ids(measured_home: Path, study: Study, asked: str, meant: str) -> None:
     with pytest.raises(EngcmpError) as caught:
         trace(Evidence(measured_home), study, asked)
-    assert f"no figure {asked!r} among 60" in str(caught.value)
+    assert f"no figure {asked!r} among 569" in str(caught.value)
     assert meant in str(caught.value)
     assert f"`engcmp trace --list {STUDY}` lists all" in str(caught.value)
 

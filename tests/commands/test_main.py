@@ -16,7 +16,7 @@ from homes import CHECKOUT, Q4, STUDY
 from engcmp_assets.commands.main import cli, main
 from engcmp_resources.errors import EngcmpError
 
-COMMANDS = ("demo", "run", "ui", "verify", "trace", "freeze", "reference")
+COMMANDS = ("demo", "run", "ui", "verify", "trace", "freeze", "amend", "reference", "gc")
 
 
 def exit_code(*arguments: str) -> int:
@@ -51,6 +51,8 @@ def test_the_help_lists_every_command_and_shows_an_example(capsys: pytest.Captur
         (["verfy"], "No such command 'verfy'"),
         (["verify"], "Missing argument 'STUDY'"),
         (["run", STUDY, "--arms", Q4], "--arms"),
+        (["amend", STUDY], "Missing option '--because'"),
+        (["amend", STUDY, "--because", " "], "--because needs a reason"),
         (["reference", STUDY, "--out", "x"], "Missing option '--tokens'"),
     ],
 )  # fmt: skip
@@ -66,6 +68,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
     [
         (["verify", "other"], "no study 'other'"),
         (["trace", "other/x"], "no study 'other'"),
+        (["freeze", STUDY, "--iteration", "b1"], "no iteration 'b1'"),
         (["freeze", "../smollm2-cpu"], "no study '../smollm2-cpu'"),
         (["run", STUDY, "--arm", "q5_0/llamacpp@b11549"], "study smollm2-cpu has no checkpoint 'q5_0'; it has q4_0, q8_0"),
         (["run", STUDY, "--arm", "q4_0/llamacpp@b1"], "study smollm2-cpu has no version of engine llamacpp 'b1'"),

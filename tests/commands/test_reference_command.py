@@ -19,9 +19,8 @@ from engcmp_resources.errors import EngcmpError
 from engcmp_resources.row_files import read_rows
 
 VOCAB = 49152
-WINDOWS = {
-    w["window_id"]: w for w in json.loads((CHECKOUT / "protocol" / STUDY / "prompt_set.json").read_bytes())["windows"]
-}
+PROMPTS = json.loads((CHECKOUT / "protocol" / STUDY / "prompt_set.json").read_bytes())
+WINDOWS = {w["window_id"]: w for w in PROMPTS["windows"]}
 
 
 def tokens_file(folder: Path, document: Any) -> Path:
@@ -62,11 +61,12 @@ def test_rows_are_the_study_s_own_at_the_panel_s_positions_and_the_library_reads
         assert positions.dtype == np.int32
         assert positions.tolist() == list(range(len(window["tokens"]) - 1))
         assert (logits.dtype, logits.shape) == (np.float32, (len(positions), VOCAB))
+        kept = PROMPTS["panels"]["pa"][name]["positions"]
         stored = read_rows(
-            output_file(measured_home, receipt, f"rows/{name}"), window_id=name, tokens_sha256=window["tokens_sha256"],
-            positions=window["positions"], vocab=VOCAB,
+            output_file(measured_home, receipt, f"rows/pa/{name}"), window_id=name, tokens_sha256=window["tokens_sha256"],
+            positions=kept, vocab=VOCAB,
         )  # fmt: skip
-        assert logits[window["positions"]].tobytes() == stored.logits.tobytes()
+        assert logits[kept].tobytes() == stored.logits.tobytes()
 
 
 def test_a_window_longer_than_the_engine_s_context_and_one_of_two_tokens(measured_home: Path, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ RENEW = "ENGCMP_RENEW_GOLDEN"
 PREFIX = "smollm2_cpu"
 STEPS = steps_of(load_study(STUDY))
 OF_ARM = [step.artifact for step in STEPS if step.per_arm]
+ARMS_BUT_Q8 = [str(arm) for arm in load_study(STUDY).protocol.arm_keys if str(arm) != Q8]
 STUDY_WIDE = [step.artifact for step in STEPS if not step.per_arm]
+PANEL_ROWS = [f"captured_rows/{name}" for name in load_study(STUDY).protocol.panels]
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -239,7 +241,7 @@ def test_both_arms_have_the_same_data_version_of_shared_inputs(made: Made, artif
     assert made.data_version(artifact, Q4) == made.data_version(artifact, Q8)
 
 
-@pytest.mark.parametrize("artifact", ["engine_launch/scoring", "captured_rows/pa", "scores", "summaries"])
+@pytest.mark.parametrize("artifact", ["engine_launch/scoring", *PANEL_ROWS, "scores", "summaries"])
 def test_the_arms_own_results_have_data_versions_of_their_own(made: Made, artifact: str) -> None:
     assert made.data_version(artifact, Q4) != made.data_version(artifact, Q8)
 
@@ -291,7 +293,7 @@ def test_the_chain_leads_link_by_link_to_the_frozen_protocol(made: Made, artifac
         assert link == f"/assets/{PREFIX}/{name}?{view}"
     assert f"Frozen hash: `{made.study.frozen_sha256}`" in chain
     if artifact == "publication":
-        assert {owner for _, _, owner, _, _ in lines} == {"study", Q4, Q8}
+        assert {owner for _, _, owner, _, _ in lines} == {"study", Q8, *ARMS_BUT_Q8}
 
 
 def test_checks_are_recorded_for_their_partition_with_evidence(made: Made) -> None:
@@ -308,8 +310,8 @@ def test_what_was_lost_is_made_again_and_tells_its_progress(made: Made, monkeypa
     before = {name: made.data_version(name, Q4) for name in ("scores", "tails", "summaries")}
     forget(made.home, Q4, list(before))
     result = run_job(made.instance, f"{PREFIX}_arm", Q4)
-    flags = {name: made.metadata(name, Q4)["answered_from_store"] for name in (*before, "captured_rows/pa")}
-    assert flags == {"scores": False, "tails": False, "summaries": False, "captured_rows/pa": True}
+    flags = {name: made.metadata(name, Q4)["answered_from_store"] for name in (*before, *PANEL_ROWS)}
+    assert flags == {name: name in PANEL_ROWS for name in (*before, *PANEL_ROWS)}
     assert {name: made.data_version(name, Q4) for name in before} == before
     messages = [entry.user_message for entry in made.instance.all_logs(result.run_id)]
     assert any(re.match(rf"\[{re.escape(Q4)}\] scores: .+ 48/48 windows", message) for message in messages)
@@ -341,8 +343,8 @@ def test_the_sensor_adds_the_arms_that_have_no_partition(study: Study, tmp_path:
         tick = sensor(dg.build_sensor_context(instance=instance))
         assert isinstance(tick, dg.SensorResult)
         (request,) = tick.dynamic_partitions_requests or []
-        assert (request.partitions_def_name, list(request.partition_keys)) == (f"{PREFIX}_arms", [Q4])
-        instance.add_dynamic_partitions(f"{PREFIX}_arms", [Q4])
+        assert (request.partitions_def_name, list(request.partition_keys)) == (f"{PREFIX}_arms", ARMS_BUT_Q8)
+        instance.add_dynamic_partitions(f"{PREFIX}_arms", ARMS_BUT_Q8)
         assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.SkipReason)
 
 
@@ -358,7 +360,7 @@ def test_the_daemon_fills_the_partitions_of_an_instance_that_has_none(
             cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            wait_for(lambda: set(instance.get_dynamic_partitions(f"{PREFIX}_arms")) == {Q4, Q8}, 90)
+            wait_for(lambda: set(instance.get_dynamic_partitions(f"{PREFIX}_arms")) == {Q8, *ARMS_BUT_Q8}, 90)
         finally:
             daemon.terminate()
             daemon.wait(timeout=60)

@@ -12,7 +12,15 @@ from homes import Q4, assert_one_clear_line, engcmp, engine_processes
 from ui_process import Ui, forget, home_without_dagster, processes_of, running_ui, wait_for
 
 JOB = "smollm2_cpu_arm"
-CAPTURED = ["engine_launch/scoring", "captured_rows/pa", "scores", "tails", "summaries"]
+CAPTURED = [
+    "engine_launch/scoring",
+    "captured_rows/pa",
+    "captured_rows/pb",
+    "captured_rows/pd",
+    "scores",
+    "tails",
+    "summaries",
+]
 
 
 def test_a_port_that_is_taken_is_named_with_another_one(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def figure(arm: str, measure: str, population: str) -> dict[str, Any]:
         measure=measure,
         measure_version=1,
         unit=UNITS[measure],
+        panel="pa",
         population=population,
         value=value,
         interval=Interval(ends["low"], ends["high"], 0.95, ends["method"])
@@ -84,7 +85,7 @@ def difference(measure: str, verdict: str, population: str = "all") -> dict[str,
     value = factor * (VALUES[ARMS[1]][measure] - VALUES[ARMS[0]][measure])
     return {
         "figure_id": f"{STUDY}/pair/q4_0-to-q8_0/pa/{population}/{measure}", "label": f"{measure}, {population}",
-        "measure": measure, "unit": UNITS[measure], "population": population, "value": value,
+        "measure": measure, "unit": UNITS[measure], "panel": "pa", "population": population, "value": value,
         "interval": interval(value), "interval_bonferroni": interval(value, FAMILY_LEVEL),
         "primary": (measure, population) == ("kl_full", "all"), "family": FAMILY,
         "candidate_mean": VALUES[ARMS[1]][measure], "baseline_mean": VALUES[ARMS[0]][measure],
@@ -112,7 +113,8 @@ def sample() -> dict[str, Any]:
     pair = {
         "pair_id": "q4_0-to-q8_0", "candidate": ARMS[1], "baseline": ARMS[0],
         "label": "q4_0 beside q8_0 on llamacpp b11549",
-        "state": "compared", "reason": None, "confounds": ["Both run on the same two CPU cores, one after the other."],
+        "kind": "arms", "candidate_path": "prefill", "baseline_path": "prefill", "state": "compared",
+        "reason": None, "confounds": ["Both run on the same two CPU cores, one after the other."],
         "figures": [difference("kl_full", "resolved"), difference("kl_full", "not resolved", "block:code"),
                     difference("nll", "not resolved"), difference("top1", "resolved")],
     }  # fmt: skip
@@ -170,7 +172,7 @@ def second_panel(summary: dict[str, Any]) -> dict[str, Any]:
             measure = {"kl_full": "kl_coarse"}.get(item["measure"], item["measure"])
             place = item["figure_id"].replace("/pa/", "/pb/").removesuffix(item["measure"]) + measure
             value = item["value"] * 0.5 if isinstance(item["value"], float) else item["value"]
-            one["figures"].append({**item, "measure": measure, "figure_id": place, "value": value})
+            one["figures"].append({**item, "panel": "pb", "measure": measure, "figure_id": place, "value": value})
     summary["terms"].append({**summary["terms"][0], "measure": "kl_coarse", "title": "Title of kl_coarse"})
     summary["panels"].append({"panel": "pb", "label": "P-B: top 1,024", "reference": "topk", "score_path": "prefill"})
     return summary
@@ -185,3 +187,85 @@ def renamed(one: dict[str, Any], version: str) -> dict[str, Any]:
 def all_figures(summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for part in [*summary["arms"], *summary["comparisons"]]:
         yield from part["figures"]
+
+
+# Distances, and the two score paths of one arm.
+
+DISTANCE_UNITS = {"kl_pair_full": "nats", "kl_pair_coarse": "nats", "rows_bit_identical": "share of rows"}
+FEW = {"missing": "2 clusters: an interval needs at least 3"}
+CONFOUND = "The decode path keeps log-probabilities as they are printed."
+
+
+def distance(
+    pair_id: str,
+    measure: str,
+    value: float,
+    *,
+    panel: str = "pa",
+    rows: int = 384,
+    clusters: int = 12,
+    same: bool = False,
+) -> dict[str, Any]:
+    """A pair measure over all rows, as the room of comparisons writes it."""
+    agree = 1.0 if measure == "rows_bit_identical" else 0.0
+    floor: dict[str, Any] = {
+        "value": agree,
+        "interval": {"low": agree, "high": agree, "level": 0.95, "method": BOOTSTRAP},
+    }
+    absent = {"missing": "q8_0/llamacpp@b11549 has no second launch on this score path"}
+    nothing = {"missing": "a distance between two captures is not a difference of means"}
+    return {
+        "figure_id": f"{STUDY}/pair/{pair_id}/{panel}/all/{measure}", "label": f"{measure} of {pair_id}", "measure": measure,
+        "unit": DISTANCE_UNITS[measure], "panel": panel, "population": "all", "value": value, "rows": rows, "clusters": clusters,
+        "interval": interval(value) if clusters > 8 else FEW, "interval_bonferroni": interval(value, 0.99) if clusters > 8 else FEW,
+        "primary": False, "family": FAMILY,
+        "floor": {"within_launch": floor, "across_launches": floor if clusters > 8 else absent},
+        "verdict": "bit-identical" if same else "descriptive", "sentence": f"{measure} is {format_number(value)}.",
+        "bound": nothing, "leave_one_out": nothing, "sign_clusters": nothing, "largest_cluster": nothing,
+    }  # fmt: skip
+
+
+def path_pair() -> dict[str, Any]:
+    """Decode beside prefill of one arm, on two documents."""
+    figures = []
+    for measure, value in (("kl_full", -0.0000784), ("nll", 0.0217)):
+        figures.append({
+            **difference(measure, "not resolved"), "panel": "pd", "value": value, "rows": 16, "clusters": 2, "primary": False,
+            "figure_id": f"{STUDY}/pair/decode-vs-prefill/pd/all/{measure}", "candidate_mean": 0.003081, "baseline_mean": 0.003159,
+            "interval": FEW, "interval_bonferroni": FEW, "bound": FEW, "sign_flip_p": FEW,
+            "floor": {"within_launch": {"value": 0.0, "interval": FEW, "rows_that_differ": 0.0},
+                      "across_launches": {"missing": "one launch was captured"}},
+            "sentence": f"{measure}: candidate minus baseline is {value:.4g}",
+        })  # fmt: skip
+    figures += [distance("decode-vs-prefill", "kl_pair_full", 0.002896, panel="pd", rows=16, clusters=2),
+                distance("decode-vs-prefill", "rows_bit_identical", 0.0, panel="pd", rows=16, clusters=2)]  # fmt: skip
+    return {
+        "pair_id": "decode-vs-prefill", "kind": "score path", "candidate": ARMS[0], "baseline": ARMS[0],
+        "candidate_path": "decode", "baseline_path": "prefill", "label": "Decode beside prefill, Q8_0", "state": "compared",
+        "reason": None, "confounds": [CONFOUND], "figures": figures,
+    }  # fmt: skip
+
+
+def whole_study() -> dict[str, Any]:
+    """Six arms on three panels: pairs that differ, one that is bit-identical, one without figures, and one of score paths."""
+    summary = second_panel(six_arms())
+    for pair in summary["comparisons"][:4]:
+        same = pair["label"] == "Pair 3"
+        size = 0.0 if same else 0.4224
+        pair["figures"] += [
+            distance(pair["pair_id"], "kl_pair_full", size, same=same),
+            distance(pair["pair_id"], "rows_bit_identical", float(same) or 36 / 384, same=same),
+            distance(pair["pair_id"], "kl_pair_coarse", size * 0.9, panel="pb", rows=1488, same=same),
+        ]
+    summary["comparisons"].append(path_pair())
+    for one in summary["arms"]:
+        key = one["arm"]
+        own = next(item for item in one["figures"] if (item["measure"], item["population"]) == ("kl_full", "all"))
+        one["figures"].append({**own, "panel": "pd", "figure_id": f"{STUDY}/{key}/pd/all/kl_full", "rows": 16, "clusters": 2,
+                               "value": 0.0031, "interval": FEW})  # fmt: skip
+    summary["terms"] += [{"measure": name, "version": 1, "unit": unit, "title": f"Title of {name}", "better": "neither",
+                          "definition": "Between two captures."} for name, unit in DISTANCE_UNITS.items()]  # fmt: skip
+    summary["panels"].append(
+        {"panel": "pd", "label": "P-D: decode", "reference": "full", "score_path": "prefill and decode"}
+    )
+    return summary

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from summary_sample import ARMS, UNITS, all_figures, sample, second_panel, six_arms, zero_floor
+from summary_sample import ARMS, CONFOUND, UNITS, all_figures, sample, second_panel, six_arms, whole_study, zero_floor
 
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.publication.pages import (
@@ -125,7 +125,13 @@ def test_the_notes_say_what_few_documents_and_many_looks_mean(summary: dict[str,
 def test_six_arms_and_two_panels_have_a_table_each(summary: dict[str, Any]) -> None:
     six = second_panel(six_arms())
     markdown, page = both_pages(six)
-    for words in ("P-A: full vocabulary", "P-B: top 1,024", "kl_coarse on pb", "bit for bit", "baseline-dependent"):
+    for words in (
+        "P-A: full vocabulary",
+        "P-B: top 1,024",
+        "P-A: full vocabulary (`pa`)",
+        "bit for bit",
+        "baseline-dependent",
+    ):
         assert words in markdown
     for one in six["arms"]:
         assert page.count(one["arm"]) >= 4
@@ -134,6 +140,72 @@ def test_six_arms_and_two_panels_have_a_table_each(summary: dict[str, Any]) -> N
         assert item["figure_id"] in page
         assert format_measured(item["value"], item["interval"]) in page
     assert "P-A" not in both_pages(summary)[0]
+
+
+def test_every_figure_of_a_whole_study_is_on_both_pages() -> None:
+    study = whole_study()
+    for page in both_pages(study):
+        for item in all_figures(study):
+            assert item["figure_id"] in page
+            assert format_measured(item["value"], item["interval"]) in page
+
+
+def test_all_pairs_stand_in_one_table_of_how_far_apart_beside_the_floor() -> None:
+    markdown = render_markdown(whole_study())
+    section = markdown[markdown.index("## How far apart") : markdown.index("## Each arm beside the reference")]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert "| Pair 0 | 0.4224 [0.3928, 0.4549] | 0 / 0 | 36 of 384 | pa, 12 documents |" in rows
+    assert "| Pair 3 | 0 | 0 / 0 | 384 of 384 | pa, 12 documents |" in rows
+    (path,) = [line for line in rows if line.startswith("| Decode beside prefill")]
+    assert "0.002896 (value only) | within a launch: 0; across launches: not measured" in path
+
+
+def test_a_truncated_divergence_never_shares_a_table_with_a_full_one() -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", render_markdown(whole_study()), re.MULTILINE):
+        if not table.startswith("| figure |"):  # the list of ids has one figure a row
+            assert not ("kl_full" in table and "kl_coarse" in table)
+            assert not ("kl_pair_full" in table and "kl_pair_coarse" in table)
+    for table in re.findall(r"<table(?! class=\"ids).*?</table>", render_html(whole_study()), re.DOTALL):
+        assert not (">Title of kl_full" in table and ">Title of kl_coarse" in table)
+        assert not ("Title of kl_pair_full" in table and "Title of kl_pair_coarse" in table)
+
+
+def test_panels_are_explained_before_their_numbers() -> None:
+    for page in both_pages(whole_study()):
+        assert "12 documents, 384 rows of each arm. The reference's whole distribution is kept" in page
+        assert "another measure than kl_full" in page
+        assert "the two paths meet in a comparison of their own" in page
+        assert "Only values are given here, no intervals: 2 documents cannot show how documents differ" in page
+
+
+def test_two_score_paths_are_worded_as_such_with_their_confound() -> None:
+    for page in both_pages(whole_study()):
+        assert "Decode beside prefill: values only, from 2 documents" in page
+        assert "decode minus prefill: -7.840e-05 nats; a value only, from 2 documents" in page
+        assert CONFOUND in page
+        assert f"{ARMS[0]} minus {ARMS[0]}" not in page
+    assert f"Candidate `{ARMS[0]} decode` minus baseline `{ARMS[0]} prefill`" in render_markdown(whole_study())
+
+
+def test_a_pair_that_is_bit_identical_has_a_sentence_and_no_table_of_zeros() -> None:
+    for page in both_pages(whole_study()):
+        assert "Every row is equal bit for bit on panel pa (384 rows) and panel pb (1,488 rows)" in page
+    markdown = render_markdown(whole_study())
+    section = markdown[markdown.index("### Pair 3") :]
+    assert "|" not in section[: section.index("### Pair 4")]
+
+
+def test_each_panel_has_its_own_error_rate() -> None:
+    study = whole_study()
+    for item in all_figures(study):
+        if item["panel"] == "pb" and "family" in item:
+            item |= {"family": 9, "interval_bonferroni": {**item["interval_bonferroni"], "level": 0.9944}}
+    for page in both_pages(study):
+        assert (
+            "on panel pa, 15 looks, each judged at its 99.66 % interval; on panel pb, 9 looks, each judged at its"
+            in page
+        )
+        assert "A distance (how far apart two captures are) is described, not tested." in page
 
 
 def test_the_headline_row_of_an_arm_shows_its_own_values(summary: dict[str, Any]) -> None:
@@ -147,7 +219,7 @@ def test_the_headline_row_of_an_arm_shows_its_own_values(summary: dict[str, Any]
     assert row == f"| `{ARMS[1]}` | {' | '.join(expected)} |"
 
 
-@pytest.mark.parametrize("make", [sample, six_arms, lambda: second_panel(six_arms())])
+@pytest.mark.parametrize("make", [sample, six_arms, lambda: second_panel(six_arms()), whole_study])
 def test_every_markdown_table_has_rows_of_one_width(make: Any) -> None:
     tables = re.findall(r"(?:^\|.*\n)+", render_markdown(make()), re.MULTILINE)
     assert len(tables) >= 10
@@ -215,7 +287,7 @@ def test_hostile_words_stay_words(summary: dict[str, Any]) -> None:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
-@pytest.mark.parametrize("make", [sample, lambda: second_panel(six_arms())])
+@pytest.mark.parametrize("make", [sample, lambda: second_panel(six_arms()), whole_study])
 def test_the_html_page_is_whole_and_asks_nobody(make: Any) -> None:
     source = render_html(make())
     page = Page(source)
