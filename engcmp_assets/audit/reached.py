@@ -43,6 +43,20 @@ class Reached:
             if sha256 in self.receipts:
                 yield place, sha256, self.receipts[sha256]
 
+    def needed(self) -> list[Receipt]:
+        """The current receipts and all their inputs: those whose files must be there.
+
+        What else is reached did the work that a current receipt was answered from; its outputs are that receipt's own.
+        """
+        queue = [sha256 for _, sha256, _ in self.current()]
+        found: dict[str, Receipt] = {}
+        while queue:
+            sha256 = queue.pop()
+            if sha256 in self.receipts and sha256 not in found:
+                found[sha256] = self.receipts[sha256]
+                queue += [item["receipt_sha256"] for item in found[sha256]["inputs"]]
+        return list(found.values())
+
     def of(self, place: Place) -> Receipt | None:
         """The current receipt of `place`, if it has a sound one."""
         return self.receipts.get(self.heads.get(place, ""))

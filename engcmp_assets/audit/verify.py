@@ -109,8 +109,9 @@ def _file_problems(
     store: Store, reached: Reached, say: Say, clock_ns: Callable[[], int]
 ) -> tuple[int, int, list[Problem]]:
     """Hash every file that a receipt names, once. What no current result needs may be gone, but not changed."""
-    needed = _blobs(reached.receipts.values())
-    older = {blob for blob in _blobs(reached.history.values()) - needed if os.path.lexists(store.path(blob))}
+    needed = _blobs(reached.needed())
+    others = _blobs([*reached.receipts.values(), *reached.history.values()]) - needed
+    older = {blob for blob in others if os.path.lexists(store.path(blob))}
     problems, done = [], 0
     total = sum(blob.bytes for blob in needed | older)
     progress = Progress(say, "verify", "bytes", total, clock_ns)
