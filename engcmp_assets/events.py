@@ -166,28 +166,30 @@ def _with_unit(column: Column) -> str:
 def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
     """The figures over all rows as a short table and as numbers that Dagster plots over time; then every figure with its id.
 
-    Labels carry the arm, since an asset's page mixes partitions.
+    Labels carry panel and arm: panels share measures, and an asset's page mixes partitions.
     """
     if not receipt["figures"]:
         return {}
     over_all = [figure for figure in receipt["figures"] if figure["population"] == ALL]
     short = [
-        [figure["measure"], *_numbers(figure), figure["unit"], _arm_of(figure, receipt), figure["rows"], figure["clusters"]]
+        [figure["measure"], figure["panel"], *_numbers(figure), figure["unit"],
+         _arm_of(figure, receipt), figure["rows"], figure["clusters"]]
         for figure in over_all
     ]  # fmt: skip
     full = [
-        [figure["measure"], figure["population"], *_numbers(figure), figure["unit"], _arm_of(figure, receipt), f"`{figure['figure_id']}`"]
+        [figure["measure"], figure["panel"], figure["population"], *_numbers(figure), figure["unit"],
+         _arm_of(figure, receipt), f"`{figure['figure_id']}`"]
         for figure in receipt["figures"]
     ]  # fmt: skip
     plotted = {
-        f"{figure['measure']} ({_arm_of(figure, receipt)})": float(figure["value"])
+        f"{figure['measure']}, {figure['panel']} ({_arm_of(figure, receipt)})": float(figure["value"])
         for figure in over_all
         if not isinstance(figure["value"], dict)
     }
     return {
-        "figures": _table(("measure", "value", "interval", "unit", "arm", "rows", "documents"), short),
+        "figures": _table(("measure", "panel", "value", "interval", "unit", "arm", "rows", "documents"), short),
         **plotted,
-        "every_figure": _table(("measure", "population", "value", "interval", "unit", "arm", "id for engcmp trace"), full),
+        "every_figure": _table(("measure", "panel", "population", "value", "interval", "unit", "arm", "id for engcmp trace"), full),
     }  # fmt: skip
 
 

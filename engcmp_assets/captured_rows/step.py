@@ -95,13 +95,21 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
         hashes = _hashes(table, own)
         shares |= {f"{one} and {two}": identical_share(hashes[one], hashes[two]) for one, two in pairwise(own)}
     files = {product.content.sha256 for product in products if isinstance(product.content, Blob)}
-    plot = bars("Rows equal bit for bit, run beside run", list(shares), list(shares.values()), unit="share of rows")
+    if shares:
+        plot = bars("Rows equal bit for bit, run beside run", list(shares), list(shares.values()), unit="share of rows")
+    else:  # a study may ask for a single run: there is nothing to hold beside it
+        plot = bars(
+            "Rows captured",
+            [f"run {run}" for run in runs],
+            [float(table["run"].count(run)) for run in runs],
+            unit="rows",
+        )
     agree = all(share == 1.0 for share in shares.values())
-    words = (
-        "Every row is bit-identical in every run"
-        if agree
-        else "Runs differ; the floor beside each figure says by how much"
-    )
+    words = "Runs differ; the floor beside each figure says by how much"
+    if agree:
+        words = (
+            "Every row is bit-identical in every run" if shares else "Each score path has one run: nothing to compare"
+        )
     return Made(
         products=[
             *products,

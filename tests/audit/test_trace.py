@@ -42,7 +42,8 @@ def test_an_arm_s_figure_passes_through_its_own_rows_launch_and_sources(measured
     artifacts = [link.artifact for link in found.links]
     assert artifacts[0] == "summaries"
     assert set(artifacts) == {
-        "summaries", "tails", "scores", "captured_rows/pa", "captured_rows/pb", "captured_rows/pd", "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
+        "summaries", "tails", "scores", "captured_rows/pa", "captured_rows/pb", "captured_rows/pd",
+        "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
         "frozen_protocol",
     }  # fmt: skip
     assert len(artifacts) == len(set(artifacts))

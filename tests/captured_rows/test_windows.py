@@ -97,7 +97,9 @@ def test_each_panel_keeps_its_own_rows_of_one_pass(capture: Capture) -> None:
     assert [taken["row_sha256"][str(row)] for row in window.positions] == row_hashes(rows)
 
 
-def test_rows_that_are_equal_bit_for_bit_share_their_files_and_are_reduced_once(capture: Capture, reductions: list[int]) -> None:
+def test_rows_that_are_equal_bit_for_bit_share_their_files_and_are_reduced_once(
+    capture: Capture, reductions: list[int]
+) -> None:
     one = passes(capture.panels)[0]
     first = take(capture, one, 1)
     assert take(capture, one, 1, [first])["files"] == first["files"]
@@ -154,7 +156,9 @@ def test_a_window_whose_file_was_lost_is_missing_again_and_stands_once_when_it_w
     names = [product.name for product in made.products]
     assert len(names) == len(set(names))
     newest = next(entry for entry in capture.windows() if entry["window"] == "code-1")["repeats"][0]["files"]["pb"]
-    assert [p.content.sha256 for p in made.products if isinstance(p.content, Blob)] == [newest["sha256"]] * launch.repeats
+    assert [p.content.sha256 for p in made.products if isinstance(p.content, Blob)] == [
+        newest["sha256"]
+    ] * launch.repeats
 
 
 def test_launches_lack_their_windows_each_on_its_own(capture: Capture) -> None:

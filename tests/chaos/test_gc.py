@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from cut import A, copy_of, engines, journals, lock_path, lose_captures, row_files, windows_of
+from cut import A, captured, copy_of, engines, journals, lock_path, lose_captures, row_files, windows_of
 from homes import (
     Q8,
     STUDY,
@@ -27,6 +28,7 @@ from homes import (
 )
 from running import Running
 
+from engcmp_assets.audit.collect import remove, unreached
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.graph import POOL
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
@@ -104,28 +106,34 @@ def test_what_a_killed_run_left_is_ended_freed_and_removed(cut_home: Path, orpha
 def test_a_run_that_measures_keeps_its_engine_its_journal_and_its_files(cut_home: Path, measured_home: Path) -> None:
     run = Running(cut_home, "run", STUDY, "--arm", A)
     assert run.wait_for(CAPTURING)
-    before, processes = journals(cut_home), engines()
+    before = journals(cut_home)
     temporaries = {path.name for path in (cut_home / "scratch").glob("tmp-*")}
-    assert before and processes and temporaries
+    assert before and engines() and temporaries
     listed = engcmp("gc", "--files", home=cut_home)
     assert listed.returncode == 0 and "engine processes were not looked at" in listed.stdout, listed.stdout
     assert "reported as ended" not in listed.stdout
     assert_one_clear_line(
         engcmp("gc", "--files", "--yes", home=cut_home), "another process is writing", "wait for the run"
     )
-    assert set(processes) <= set(engines())
     after = journals(cut_home)
     assert all(after[name][: len(entries)] == entries for name, entries in before.items())
     assert temporaries <= {path.name for path in (cut_home / "scratch").glob("tmp-*")}
     text = run.rest()
     assert run.process.returncode == 0, text
     assert row_files(cut_home, A) == row_files(measured_home, A)
+    launches = {launch for launch, _ in captured(cut_home, A)}
+    assert set().union(*captured(cut_home, A).values()) == set(range(1, len(launches) + 1)), (
+        "an engine was started twice"
+    )
     assert [run.status for run in runs_of(cut_home)] == [dg.DagsterRunStatus.SUCCESS] * 2
 
 
 @pytest.mark.timeout(300)
 def test_files_are_collected_after_a_dry_run_and_what_was_measured_still_answers(home_copy: Path) -> None:
     store = Store(home_copy)
+    with store.alone():
+        remove(store, unreached(store), removed_at="before the test")  # the measured home may have a history of its own
+    shutil.rmtree(home_copy / "tombstones")
     blob = store.put_bytes(UNNEEDED, "json")
     old = current_receipt(home_copy, "summaries", Q8) | {"finished_at": "2026-01-01T00:00:00.000+00:00"}
     name = sha256_bytes(canonical_bytes(old))

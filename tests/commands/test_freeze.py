@@ -43,7 +43,9 @@ def add_limit(folder: Path, text: str = "another limit") -> None:
         file.write(f'"{text}" = "{text}"\n')
 
 
-def test_an_unchanged_study_is_frozen_already_and_stays_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unchanged_study_is_frozen_already_and_stays_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = everything(folder)
     assert exit_code("freeze", STUDY) == 0
     said = capsys.readouterr().out
@@ -107,7 +109,9 @@ def test_an_amendment_without_a_reason_is_wrong_usage_and_changes_nothing(
     assert everything(folder) == before
 
 
-def test_a_study_that_was_never_frozen_is_frozen_and_not_amended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_was_never_frozen_is_frozen_and_not_amended(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = everything(folder)
     (folder / "FROZEN.json").unlink()
     assert exit_code("amend", STUDY, "--because", "why") == 1
@@ -122,9 +126,7 @@ def test_two_iterations_of_an_amended_study_are_frozen_anew_one_after_the_other(
 ) -> None:
     (folder / "iterations").mkdir()
     for name in ("a", "b"):
-        text = (
-            f'schema = "engcmp.iteration/1"\nbecause = "{name}"\n[versions.llamacpp.{name}1]\nsource = "llamacpp-b8672"\n'
-        )
+        text = f'schema = "engcmp.iteration/1"\nbecause = "{name}"\n[versions.llamacpp.{name}1]\nsource = "llamacpp-b8672"\n'
         (folder / "iterations" / f"{name}.toml").write_text(text, encoding="utf-8")
         assert exit_code("freeze", STUDY, "--iteration", name) == 0
     for reason in ("once", "again"):

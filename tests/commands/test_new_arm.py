@@ -64,7 +64,10 @@ def succeeded(done: Done) -> Done:
 
 
 def test_a_study_that_is_only_data_is_frozen_and_measured(story: Story) -> None:
-    assert f"{TINY}: 4 files frozen as {json.loads(story.frozen)['frozen_sha256']}" in succeeded(story.done["freeze"]).stdout
+    assert (
+        f"{TINY}: 4 files frozen as {json.loads(story.frozen)['frozen_sha256']}"
+        in succeeded(story.done["freeze"]).stdout
+    )
     assert BASE_ARM in succeeded(story.done["run base"]).stdout
 
 
@@ -133,7 +136,9 @@ def test_an_iteration_that_was_edited_after_its_freeze_stops_run_and_verify_and_
     assert checked.returncode == 1
     assert f"FAILED {copied.iteration}: iteration b99 was edited after its freeze" in checked.stdout
     again = copied.run("freeze", TINY, "--iteration", "b99")
-    assert_one_clear_line(again, "iteration b99 was edited after its freeze", str(copied.iteration), "another iteration")
+    assert_one_clear_line(
+        again, "iteration b99 was edited after its freeze", str(copied.iteration), "another iteration"
+    )
 
 
 def test_an_iteration_of_another_frozen_hash_is_refused_until_it_is_frozen_anew(copied: TinyStudy) -> None:
@@ -147,4 +152,4 @@ def test_an_iteration_of_another_frozen_hash_is_refused_until_it_is_frozen_anew(
     succeeded(copied.run("freeze", TINY, "--iteration", "b99"))
     checked = copied.run("verify", TINY)
     assert checked.returncode == 1
-    assert "scores was made under another frozen hash than that of the protocol" in checked.stdout
+    assert "summaries was made under another frozen hash than that of the protocol" in checked.stdout

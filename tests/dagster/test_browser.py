@@ -75,7 +75,7 @@ def test_an_arm_is_materialized_by_the_buttons_and_its_figure_leads_to_the_froze
     materialize_all(page, ui, shoot)
     open_partition(page, ui, "summaries")
     shoot("4_figures")
-    assert shown(page, f"kl_full ({Q4})").inner_text() == str(published_kl(ui.home))
+    assert shown(page, f"kl_full, pa ({Q4})").inner_text() == str(published_kl(ui.home))
     assert shown(page, "answered_from_store").inner_text() == "false"
 
     shown(page, "plot").get_by_text("[Show Markdown]").click()
@@ -152,4 +152,4 @@ def follow_the_chain(page: Page, shoot: Shoot) -> None:
 def published_kl(home: Path) -> float:
     summary = json.loads((home / "views" / STUDY / "_study" / "publication" / "SUMMARY.json").read_bytes())
     figures = next(arm["figures"] for arm in summary["arms"] if arm["arm"] == Q4)
-    return float(next(f["value"] for f in figures if f["measure"] == "kl_full" and f["population"] == "all"))
+    return float(next(f["value"] for f in figures if f["figure_id"] == f"{STUDY}/{Q4}/pa/all/kl_full"))

@@ -31,6 +31,8 @@ OF_ARM = [step.artifact for step in STEPS if step.per_arm]
 ARMS_BUT_Q8 = [str(arm) for arm in load_study(STUDY).protocol.arm_keys if str(arm) != Q8]
 STUDY_WIDE = [step.artifact for step in STEPS if not step.per_arm]
 PANEL_ROWS = [f"captured_rows/{name}" for name in load_study(STUDY).protocol.panels]
+# Its rows are no other arm's, so that nothing of it is answered from another arm's work.
+LONE = "q4_0/llamacpp@b8672"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -260,7 +262,11 @@ def test_a_run_carries_its_arm_as_tags(made: Made) -> None:
 def test_a_figure_on_the_page_carries_its_arm_and_its_receipt_s_number(made: Made) -> None:
     shown = made.metadata("summaries", Q4)
     figure = next(f for f in shown["receipt"]["figures"] if f["figure_id"] == f"{STUDY}/{Q4}/pa/all/kl_full")
-    assert shown[f"kl_full ({Q4})"] == figure["value"]
+    assert shown[f"kl_full, pa ({Q4})"] == figure["value"]
+    over_all = [f for f in shown["receipt"]["figures"] if f["population"] == "all"]
+    for one in over_all:  # every one by itself: panels share measures
+        assert shown[f"{one['measure']}, {one['panel']} ({Q4})"] == one["value"]
+        assert f"| {one['measure']} | {one['panel']} |" in shown["figures"]
     assert Q4 in shown["figures"] and figure["figure_id"] in shown["every_figure"]
 
 
@@ -307,14 +313,15 @@ def test_checks_are_recorded_for_their_partition_with_evidence(made: Made) -> No
 
 def test_what_was_lost_is_made_again_and_tells_its_progress(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGCMP_HOME", str(made.home))
-    before = {name: made.data_version(name, Q4) for name in ("scores", "tails", "summaries")}
-    forget(made.home, Q4, list(before))
-    result = run_job(made.instance, f"{PREFIX}_arm", Q4)
-    flags = {name: made.metadata(name, Q4)["answered_from_store"] for name in (*before, *PANEL_ROWS)}
+    run_job(made.instance, f"{PREFIX}_arm", LONE)
+    before = {name: made.data_version(name, LONE) for name in ("scores", "tails", "summaries")}
+    forget(made.home, LONE, list(before))
+    result = run_job(made.instance, f"{PREFIX}_arm", LONE)
+    flags = {name: made.metadata(name, LONE)["answered_from_store"] for name in (*before, *PANEL_ROWS)}
     assert flags == {name: name in PANEL_ROWS for name in (*before, *PANEL_ROWS)}
-    assert {name: made.data_version(name, Q4) for name in before} == before
+    assert {name: made.data_version(name, LONE) for name in before} == before
     messages = [entry.user_message for entry in made.instance.all_logs(result.run_id)]
-    assert any(re.match(rf"\[{re.escape(Q4)}\] scores: .+ 48/48 windows", message) for message in messages)
+    assert any(re.match(rf"\[{re.escape(LONE)}\] scores: .+ 48/48 windows", message) for message in messages)
 
 
 def test_a_partition_that_is_no_arm_of_the_protocol_says_which_there_are(
@@ -403,6 +410,27 @@ def test_a_run_whose_process_was_killed_is_reported_and_one_that_lives_is_left_a
         assert after is not None and after.status == dg.DagsterRunStatus.FAILURE
         assert any(log_of(instance, "materialize again to continue"))
         assert end_lost_runs(instance) == []
+
+
+def test_a_run_that_never_told_its_process_is_reported_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its start and its first word."""
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+
+    @dg.job
+    def nothing() -> None: ...
+
+    with open_instance() as instance:
+        run = instance.create_run_for_job(nothing)
+        started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "nothing")
+        instance.report_dagster_event(started, run.run_id)
+        assert end_lost_runs(instance) == []
+        monkeypatch.setattr("engcmp_assets.graph._SILENT_S", -1.0)
+        assert end_lost_runs(instance) == [run.run_id]
+        after = instance.get_run_by_id(run.run_id)
+        assert after is not None and after.status == dg.DagsterRunStatus.FAILURE
 
 
 def log_of(instance: dg.DagsterInstance, words: str) -> list[bool]:

@@ -74,7 +74,9 @@ REDEFINED = {
 
 @pytest.mark.parametrize("kind", REDEFINED)
 def test_what_exists_is_not_redefined(study: Study, kind: str) -> None:
-    with pytest.raises(EngcmpError, match=rf"^{kind} '.*' exists already \(here/iterations/b99.toml\); an iteration adds"):
+    with pytest.raises(
+        EngcmpError, match=rf"^{kind} '.*' exists already \(here/iterations/b99.toml\); an iteration adds"
+    ):
         extended(study.base, [iteration(REDEFINED[kind])], where="here")
 
 
@@ -129,11 +131,18 @@ def test_a_frozen_iteration_is_read_back_with_its_hash() -> None:
 def test_an_edited_iteration_one_of_another_freeze_and_a_changed_freeze_are_refused() -> None:
     data = (HEAD + VERSION).encode()
     frozen = frozen_iteration("smollm2-cpu", "b99", data, BASE)
-    with pytest.raises(EngcmpError, match=r"iteration b99 was edited after its freeze \(here\); restore it, or add another"):
+    with pytest.raises(
+        EngcmpError, match=r"iteration b99 was edited after its freeze \(here\); restore it, or add another"
+    ):
         read(data + b"\n", frozen)
     with pytest.raises(EngcmpError, match="iteration b99 extends frozen hash cccccccccccc, the study has ffffffffffff"):
         read(data, frozen, base="f" * 64)
-    for damaged in ({}, frozen | {"base_frozen_sha256": "f" * 64}, frozen | {"note": 1}, {"frozen_sha256": sha256_of({})}):
+    for damaged in (
+        {},
+        frozen | {"base_frozen_sha256": "f" * 64},
+        frozen | {"note": 1},
+        {"frozen_sha256": sha256_of({})},
+    ):
         with pytest.raises(EngcmpError, match="b99.frozen.json was changed after the freeze"):
             read(data, damaged)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def test_even_rows_are_as_many_as_asked_for_and_span_the_window(tokens: int, row
     assert list(kept) == sorted(set(kept))
     assert kept[-1] == tokens - 2  # the last token has no next one
     assert kept[0] == 0 or rows == 1
-    steps = [later - earlier for earlier, later in zip(kept, kept[1:], strict=False)]
+    steps = [later - earlier for earlier, later in pairwise(kept)]
     assert not steps or max(steps) - min(steps) <= 1
 
 
@@ -99,7 +100,9 @@ WRONG: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_prompt_set_that_does_not_fit_is_refused_by_its_field(study: Study, document: dict[str, Any], wrong: str) -> None:
+def test_a_prompt_set_that_does_not_fit_is_refused_by_its_field(
+    study: Study, document: dict[str, Any], wrong: str
+) -> None:
     edit, words = WRONG[wrong]
     edit(document)
     with pytest.raises(EngcmpError, match=words):

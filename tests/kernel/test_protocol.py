@@ -105,7 +105,10 @@ def test_launches_are_numbered_through_prefill_first_and_runs_carry_those_number
 
 
 def test_a_study_without_a_decode_path_has_no_launch_of_it(text: str) -> None:
-    cut = text[: text.index("[capture.decode]")] + text[text.index("# ---------------------------------------------------------------- how it is judged") :]
+    cut = (
+        text[: text.index("[capture.decode]")]
+        + text[text.index("# ---------------------------------------------------------------- how it is judged") :]
+    )
     cut = cut[: cut.index('[[comparisons]]\npair_id = "decode-vs-prefill-q8_0"')] + cut[cut.index("[limits]") :]
     protocol = parsed(cut)
     assert [one.path for one in launches_of(protocol)] == ["prefill", "prefill"]

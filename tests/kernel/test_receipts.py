@@ -48,7 +48,8 @@ def sound_receipt() -> dict[str, Any]:
     key = task_key("scores", {"score_path": "prefill"}, inputs, {"step": "1"})
     return {
         "schema": SCHEMA, "study": "smollm2-cpu", "frozen_sha256": A, "iterations": [{"name": "b2", "frozen_sha256": B}],
-        "artifact": "scores", "arm": "q4_0/llamacpp@b1", "task_key": key, "content_id": content_id(key, outputs), "parameters": {"score_path": "prefill"},
+        "artifact": "scores", "arm": "q4_0/llamacpp@b1", "task_key": key,
+        "content_id": content_id(key, outputs), "parameters": {"score_path": "prefill"},
         "versions": {"step": "1"},
         "inputs": [
             {"artifact": "sources", "arm": "q4_0/llamacpp@b1", "receipt_sha256": A, "content_id": B, "uses": None, "part_id": B}

@@ -10,7 +10,18 @@ import pytest
 from engcmp_assets.kernel.row_table import row_table
 from engcmp_resources.errors import EngcmpError
 
-KEYS = ("run", "window_id", "position", "next_token", "cluster", "block", "bucket", "role", "score_path", "raw_row_sha256")
+KEYS = (
+    "run",
+    "window_id",
+    "position",
+    "next_token",
+    "cluster",
+    "block",
+    "bucket",
+    "role",
+    "score_path",
+    "raw_row_sha256",
+)
 
 
 def columns(*lines: tuple[str, str, int, float], **changes: list[Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -100,7 +111,11 @@ def test_the_runs_of_one_score_path_are_taken_and_no_others() -> None:
     prefill = row_table(both, ["nll"], roles=["context"], path="prefill", where="here")
     decode = row_table(both, ["nll"], roles=["context"], path="decode", where="here")
     assert (prefill.runs, prefill.rows) == (("1.1", "1.2"), 3)
-    assert (decode.runs, decode.keys["position"].tolist(), decode.values["nll"].tolist()) == (("3.1",), [0, 3], [[6, 5]])
+    assert (decode.runs, decode.keys["position"].tolist(), decode.values["nll"].tolist()) == (
+        ("3.1",),
+        [0, 3],
+        [[6, 5]],
+    )
     with pytest.raises(EngcmpError, match="no decode row has a role of context"):
         row_table(columns(*LINES), ["nll"], roles=["context"], path="decode", where="here")
 
