@@ -20,6 +20,12 @@ from engcmp_assets.audit.verify import Verification
 FIGURE = f"{STUDY}/{Q4}/pa/all/kl_full"
 
 
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify does not compare pictures; drawing them is a third of its time."""
+    monkeypatch.setattr("engcmp_assets.kernel.plots._png", lambda *_arguments, **_options: b"\x89PNG", raising=False)
+
+
 def found_in(result: Verification, name: str) -> list[str]:
     """What verify says of one receipt."""
     return [problem.what for problem in result.problems if problem.file == f"receipts/{name}.json"]

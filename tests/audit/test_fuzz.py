@@ -50,7 +50,7 @@ def random_bytes(draw: random.Random) -> Iterator[bytes]:
     yield b"1" * 10_000
     yield b'"\\ud800"\n'
     yield b'{"schema":"engcmp.receipt/1"}\n'
-    for _ in range(30):
+    for _ in range(10):
         yield draw.randbytes(draw.randrange(1, 400))
         yield "".join(draw.choice(string.printable) for _ in range(50)).encode()
 
@@ -132,7 +132,7 @@ def test_random_bytes_in_any_of_them_raise_nothing(bones: Path, kind: str) -> No
         replace_file(path, original)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_receipts_of_the_wrong_shape_with_their_right_hash_raise_nothing(bones: Path, seed: int) -> None:
     draw = random.Random(seed)
     heads = sorted((bones / "heads" / STUDY).rglob("*.json"))

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from homes import CHECKOUT, Q4, Q8, STUDY, current_receipt, engcmp, everything, output_file, replace_file
+from homes import CHECKOUT, Q4, Q8, STUDY, Here, current_receipt, everything, output_file, replace_file
 
 from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.trace import figures_of, trace, trace_text
@@ -15,6 +15,11 @@ from engcmp_assets.kernel.study import Study
 from engcmp_resources.errors import EngcmpError
 
 FROZEN = json.loads((CHECKOUT / "protocol" / STUDY / "FROZEN.json").read_bytes())["frozen_sha256"]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    return Here(monkeypatch, capsys)
 
 
 def published_ids(home: Path) -> set[str]:
@@ -56,11 +61,11 @@ def test_a_difference_passes_through_both_arms(measured_home: Path, study: Study
     assert {link.arm for link in found.links if link.artifact == "scores"} == {Q4, Q8}
 
 
-def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path) -> None:
+def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path, here: Here) -> None:
     shutil.rmtree(home_copy / "dagster")
     before = everything(home_copy)
     figure_id = f"{STUDY}/{Q8}/pa/block:code/nll"
-    done = engcmp("trace", figure_id, home=home_copy)
+    done = here("trace", figure_id, home=home_copy)
     assert done.returncode == 0
     figure = next(f for f in current_receipt(home_copy, "summaries", Q8)["figures"] if f["figure_id"] == figure_id)
     lines = done.stdout.splitlines()
@@ -76,8 +81,8 @@ def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path) -
     assert everything(home_copy) == before
 
 
-def test_json_holds_the_figure_and_its_links(measured_home: Path) -> None:
-    done = engcmp("trace", f"{STUDY}/{Q4}/pa/all/top1", "--json", home=measured_home)
+def test_json_holds_the_figure_and_its_links(measured_home: Path, here: Here) -> None:
+    done = here("trace", f"{STUDY}/{Q4}/pa/all/top1", "--json", home=measured_home)
     document = json.loads(done.stdout)
     assert document["frozen_sha256"] == FROZEN
     assert document["figure"]["measure"] == "top1"
@@ -85,10 +90,10 @@ def test_json_holds_the_figure_and_its_links(measured_home: Path) -> None:
     assert {"depth", "artifact", "arm", "receipt_sha256", "content_id", "outputs"} == set(document["links"][0])
 
 
-def test_list_gives_every_id_and_nothing_else(measured_home: Path) -> None:
-    done = engcmp("trace", "--list", STUDY, home=measured_home)
+def test_list_gives_every_id_and_nothing_else(measured_home: Path, here: Here) -> None:
+    done = here("trace", "--list", STUDY, home=measured_home)
     assert set(done.stdout.splitlines()) == published_ids(measured_home)
-    assert set(json.loads(engcmp("trace", "--list", STUDY, "--json", home=measured_home).stdout)) == published_ids(
+    assert set(json.loads(here("trace", "--list", STUDY, "--json", home=measured_home).stdout)) == published_ids(
         measured_home
     )
 
@@ -110,12 +115,12 @@ def test_an_unknown_figure_gets_the_closest_ids(measured_home: Path, study: Stud
     assert f"`engcmp trace --list {STUDY}` lists all" in str(caught.value)
 
 
-def test_an_unknown_study_and_an_empty_home_are_one_clear_line(measured_home: Path, tmp_path: Path) -> None:
-    done = engcmp("trace", "kl_full", home=measured_home)
+def test_an_unknown_study_and_an_empty_home_are_one_clear_line(measured_home: Path, tmp_path: Path, here: Here) -> None:
+    done = here("trace", "kl_full", home=measured_home)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("engcmp: no study 'kl_full'")
     assert STUDY in done.stderr
-    done = engcmp("trace", f"{STUDY}/{Q4}/pa/all/kl_full", home=tmp_path / "nothing")
+    done = here("trace", f"{STUDY}/{Q4}/pa/all/kl_full", home=tmp_path / "nothing")
     assert done.returncode == 1
     assert done.stderr.startswith("engcmp: no results here")
     assert not (tmp_path / "nothing").exists()

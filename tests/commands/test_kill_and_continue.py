@@ -14,6 +14,7 @@ import pytest
 from homes import (
     Q4,
     STUDY,
+    assert_one_clear_line,
     current_receipt,
     engcmp,
     engine_processes,
@@ -26,7 +27,7 @@ from homes import (
 
 from engcmp_assets.kernel.tables import read_parquet
 
-KILLS = int(os.environ.get("ENGCMP_TEST_KILLS", "3"))  # more of them for those who look for a fault
+KILLS = int(os.environ.get("ENGCMP_TEST_KILLS", "2"))  # more of them for those who look for a fault
 WINDOWS, LAUNCHES = 12, 2
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="engine processes are found through /proc")
 
@@ -55,8 +56,21 @@ def assert_no_engine_is_left() -> None:
     wait_until(lambda: not engine_processes(Q4), timeout_s=10)
 
 
+def kill_the_engine_while_it_loads(home: Path) -> None:
+    """The run must say so in one line, with the log and the likely cause, and lose nothing."""
+    process = start_run(home)
+    wait_until(lambda: bool(engine_processes(Q4)) or process.poll() is not None)
+    for pid in engine_processes(Q4):
+        os.kill(pid, signal.SIGKILL)
+    output, errors = process.communicate(timeout=60)
+    done = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    assert_one_clear_line(done, f"arm {Q4}: the engine died of SIGKILL while loading", "log ", "out of memory")
+    assert windows_done(home) == []
+
+
 def test_a_run_killed_again_and_again_completes_without_capturing_a_window_twice(home_copy: Path) -> None:
     forget_capture(home_copy, Q4)
+    kill_the_engine_while_it_loads(home_copy)
     draw = random.Random(20261129)
     seen: list[tuple[int, str, int]] = []
     for number in range(KILLS):

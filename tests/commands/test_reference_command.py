@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from homes import CHECKOUT, Q4, STUDY, assert_one_clear_line, current_receipt, engcmp, output_file, start_engcmp
+from homes import CHECKOUT, Q4, STUDY, Here, assert_one_clear_line, current_receipt, engcmp, output_file, start_engcmp
 from safetensors import safe_open
 
 from engcmp_assets.commands.reference import read_windows
@@ -21,6 +21,11 @@ from engcmp_resources.row_files import read_rows
 VOCAB = 49152
 PROMPTS = json.loads((CHECKOUT / "protocol" / STUDY / "prompt_set.json").read_bytes())
 WINDOWS = {w["window_id"]: w for w in PROMPTS["windows"]}
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    return Here(monkeypatch, capsys)
 
 
 def tokens_file(folder: Path, document: Any) -> Path:
@@ -69,11 +74,13 @@ def test_rows_are_the_study_s_own_at_the_panel_s_positions_and_the_library_reads
         assert logits[kept].tobytes() == stored.logits.tobytes()
 
 
-def test_a_window_longer_than_the_engine_s_context_and_one_of_two_tokens(measured_home: Path, tmp_path: Path) -> None:
+def test_a_window_longer_than_the_engine_s_context_and_one_of_two_tokens(
+    measured_home: Path, tmp_path: Path, here: Here
+) -> None:
     long = (WINDOWS["prose-1"]["tokens"] * 4)[:600]
     lines = "\n".join(json.dumps(entry(name, ids)) for name, ids in (("long", long), ("short", [1, 2])))
     path = tokens_file(tmp_path, lines)
-    done = engcmp("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
+    done = here("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
     assert done.returncode == 0, done.stderr
     for name, ids in (("long", long), ("short", [1, 2])):
         found = read_rows(
@@ -168,30 +175,34 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_windows(tmp_path / "latin")
 
 
-def test_a_token_outside_the_vocabulary_is_named_with_its_window(measured_home: Path, tmp_path: Path) -> None:
+def test_a_token_outside_the_vocabulary_is_named_with_its_window(
+    measured_home: Path, tmp_path: Path, here: Here
+) -> None:
     for token in (VOCAB, -1, 10**30):
         path = tokens_file(tmp_path, [entry("good", [1, 2]), entry("bad", [5, token])])
-        done = engcmp("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
+        done = here("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
         assert_one_clear_line(done, f"token {token}", "window bad")
         assert list((tmp_path / "rows").iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["a file", "below a file", "no room for the name"])
 def test_a_folder_that_cannot_be_written_is_told_before_the_work(
-    measured_home: Path, tmp_path: Path, place: str
+    measured_home: Path, tmp_path: Path, place: str, here: Here
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     out = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "rows"}.get(place, tmp_path / ("x" * 300))
     path = tokens_file(tmp_path, entry("a", [1, 2]))
-    done = engcmp("reference", STUDY, "--tokens", str(path), "--out", str(out), home=measured_home)
+    done = here("reference", STUDY, "--tokens", str(path), "--out", str(out), home=measured_home)
     assert_one_clear_line(done, "cannot write there: ", str(out), "name another one")
     assert "steps" not in done.stderr
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_rows_that_would_not_fit_on_the_disk_are_refused_before_the_work(measured_home: Path, tmp_path: Path) -> None:
+def test_rows_that_would_not_fit_on_the_disk_are_refused_before_the_work(
+    measured_home: Path, tmp_path: Path, here: Here
+) -> None:
     windows = [entry(f"w{number}", [1] * 8000) for number in range(1000)]
     path = tokens_file(tmp_path, windows)
-    done = engcmp("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
+    done = here("reference", STUDY, "--tokens", str(path), "--out", str(tmp_path / "rows"), home=measured_home)
     assert_one_clear_line(done, "writing the rows needs 1,572,667 MB and the disk has", str(tmp_path / "rows"))
     assert "steps" not in done.stderr

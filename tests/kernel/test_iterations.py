@@ -22,7 +22,9 @@ BASE = "c" * 64
 HEAD = 'schema = "engcmp.iteration/1"\nbecause = "a release that came later"\n'
 VERSION = '[versions.llamacpp.b99]\nsource = "llamacpp-b11549"\n'
 ARM = '[[arms]]\narm = "q4_0/llamacpp@b99"\n'
-CHECKPOINT = '[checkpoints.q8_0b]\nlabel = "Q8_0 again"\nmade_from = "weights"\nquantization = "q8_0"\nsha256 = "' + "d" * 64 + '"\n'  # fmt: skip
+CHECKPOINT = (
+    f'[checkpoints.q8_0b]\nlabel = "Q8_0 again"\nmade_from = "weights"\nquantization = "q8_0"\nsha256 = "{BASE}"\n'
+)
 OLD_ARM = ArmKey.parse("q4_0/llamacpp@b11549")
 
 
@@ -143,13 +145,13 @@ def test_an_edited_iteration_one_of_another_freeze_and_a_changed_freeze_are_refu
         frozen | {"note": 1},
         {"frozen_sha256": sha256_of({})},
     ):
-        with pytest.raises(EngcmpError, match="b99.frozen.json was changed after the freeze"):
+        with pytest.raises(EngcmpError, match=r"b99\.frozen\.json was changed after the freeze"):
             read(data, damaged)
 
 
 def test_a_freeze_is_of_one_iteration_and_holds_for_no_other() -> None:
     data = (HEAD + VERSION).encode()
-    with pytest.raises(EngcmpError, match="b98.frozen.json was changed after the freeze"):
+    with pytest.raises(EngcmpError, match=r"b98\.frozen\.json was changed after the freeze"):
         read(data, frozen_iteration("smollm2-cpu", "b99", data, BASE), name="b98")
 
 
