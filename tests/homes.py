@@ -151,41 +151,6 @@ def kill(process: subprocess.Popen[Any], signal_number: int = signal.SIGKILL) ->
     process.communicate(timeout=60)
 
 
-MEASURED = ("engine_launch/scoring", "captured_rows/pa", "scores", "tails", "summaries")
-
-
-def forget_capture(home: Path, arm: str) -> None:
-    """As if the arm had never been measured in this home: no receipt, head, index entry or row file of it is left."""
-    gone = set()
-    for path in (home / "receipts").iterdir():
-        receipt = json.loads(path.read_bytes())
-        if receipt["arm"] == arm and receipt["artifact"] in MEASURED:
-            gone.add(path.stem)
-            path.unlink()
-            if receipt["artifact"] == "captured_rows/pa":
-                for output in receipt["outputs"]:
-                    if output["name"].startswith("rows/"):  # a plot may be another arm's too
-                        output_file(home, receipt, output["name"]).unlink(missing_ok=True)
-        elif receipt["artifact"] in ("comparisons", "publication"):
-            gone.add(path.stem)
-            path.unlink()
-    for path in (home / "heads").rglob("*.json"):
-        if json.loads(path.read_bytes())["receipt_sha256"] in gone:
-            path.unlink()
-    for path in (home / "tasks").iterdir():
-        if json.loads(path.read_bytes()).get("receipt_sha256") in gone:
-            path.unlink()
-
-
-def journal_entries(home: Path) -> list[dict[str, Any]]:
-    """The entries of the capture that is under way, as far as they are whole."""
-    found = []
-    for path in (home / "scratch").glob("capture-*/journal.jsonl"):
-        data = path.read_bytes()
-        found += [json.loads(line)["entry"] for line in data[: data.rfind(b"\n") + 1].splitlines()]
-    return found
-
-
 def wait_until(holds: Callable[[], bool], *, timeout_s: float = 60) -> None:
     until = time.monotonic() + timeout_s
     while not holds():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engcmp_resources.canonical import canonical_bytes, parse_canonical, sha256_bytes, sha256_file, sha256_of
@@ -22,6 +22,7 @@ def parse(data: bytes) -> dict[str, Any]:
     return parse_canonical(data, what="head", where="here", remedy="restore it")
 
 
+@settings(max_examples=40)
 @given(OBJECTS)
 def test_an_object_reads_back_from_its_bytes(value: dict[str, Any]) -> None:
     data = canonical_bytes(value)
@@ -31,6 +32,7 @@ def test_an_object_reads_back_from_its_bytes(value: dict[str, Any]) -> None:
     assert b"\n" not in data[:-1]
 
 
+@settings(max_examples=40)
 @given(OBJECTS, st.integers(0), st.integers(0, 7))
 def test_a_changed_bit_is_refused_or_another_object(value: dict[str, Any], place: int, bit: int) -> None:
     data = bytearray(canonical_bytes(value))

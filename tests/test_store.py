@@ -298,11 +298,12 @@ def test_temporaries_of_a_living_process_are_left_alone_though_its_number_is_our
 def test_temporaries_go_when_their_process_ends_by_itself(tmp_path: Path) -> None:
     done = start(
         "import sys\nfrom pathlib import Path\nfrom engcmp_resources.store import Store\n"
-        "Store(Path(sys.argv[1])).temporary().write_bytes(b'half')",
+        "store = Store(Path(sys.argv[1]))\nstore.temporary().write_bytes(b'half')",
         str(tmp_path / "home"),
     )
     done.communicate(timeout=30)
-    assert list((tmp_path / "home" / "scratch").iterdir()) == []
+    assert done.returncode == 0
+    assert list((tmp_path / "home" / "scratch").glob("tmp-*")) == []
 
 
 # ---------------------------------------------------------------- a full disk

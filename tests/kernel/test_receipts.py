@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engcmp_assets.kernel.receipts import SCHEMA, Input, check_receipt, content_id, part_id, task_key
@@ -206,6 +206,7 @@ def test_identities_must_follow_from_the_contents(edit: Edit) -> None:
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
 
+@settings(max_examples=40)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_any_other_document_is_refused_without_any_other_error(document: Any) -> None:
     with pytest.raises(EngcmpError):
