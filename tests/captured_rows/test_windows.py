@@ -196,4 +196,6 @@ def test_of_rows_that_no_engine_may_give_nothing_is_kept(capture: Capture, spoil
 
 
 def files_of(store: Store) -> list[Path]:
-    return sorted(path for name in ("store", "scratch") for path in (store.home / name).rglob("*") if path.is_file())
+    """All files but this process's mark on its folder of temporary files."""
+    found = (path for name in ("store", "scratch") for path in (store.home / name).rglob("*"))
+    return sorted(path for path in found if path.is_file() and path.suffix != ".lock")
