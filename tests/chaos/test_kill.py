@@ -92,7 +92,7 @@ def test_a_run_killed_at_thirty_moments_ends_in_the_same_results_and_captures_no
     with capsys.disabled():
         starts = {arm: len(set().union(*captured(cut_home, arm).values())) for arm in (A, B)}
         print(f"[chaos: {MOMENTS} kills in {seconds:.0f} s, {time.monotonic() - began:.0f} s in all; {completed} runs "
-              f"came to their end; {sum(map(len, known.values()))} windows were journalled before a kill; starts with a window: {starts}]")  # fmt: skip
+              f"came to their end; {sum(map(len, known.values()))} windows were journalled before a kill; starts: {starts}]")  # fmt: skip
 
 
 def assert_whole(home: Path, untouched: Path, known: dict[str, list[tuple[int, str, int]]]) -> None:
