@@ -49,7 +49,9 @@ def test_a_file_that_was_added_or_is_missing_is_named() -> None:
     with pytest.raises(EngcmpError, match=r"protocol file texts/new\.txt was added after the freeze"):
         check_frozen(FILES | {"texts/new.txt": b""}, FROZEN, where="folder")
     less = {name: data for name, data in FILES.items() if name != "texts/two.txt"}
-    with pytest.raises(EngcmpError, match=r"protocol file texts/two\.txt is missing.*`engcmp amend study --because WHY`"):
+    with pytest.raises(
+        EngcmpError, match=r"protocol file texts/two\.txt is missing.*`engcmp amend study --because WHY`"
+    ):
         check_frozen(less, FROZEN, where="folder")
 
 
