@@ -58,6 +58,8 @@ def capture_arm(
         answered = _answers(session, arm, wanted)
         if answered is not None:
             yield from answered
+            if len(wanted) == len(steps):  # a kill just before the journal was dropped has left it
+                session.store.drop_scratch(open_capture(session, arm, remeasure=False).scratch)
             return
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     capture = open_capture(session, arm, remeasure=remeasure)

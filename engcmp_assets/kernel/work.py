@@ -77,7 +77,10 @@ class Done:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step is given: the study, the arm, the inputs' receipts, the store, and a way to say how far it is."""
+    """What a step is given: the study, the arm, the inputs' receipts, the store, and a way to say how far it is.
+
+    `records` are the inputs as the task key holds them: what another process makes of them meanwhile changes nothing.
+    """
 
     session: Session
     step: Step
@@ -85,6 +88,7 @@ class Work:
     inputs: Mapping[tuple[str, str | None], Done]
     task_key: str
     remeasure: bool = False
+    records: tuple[Input, ...] = ()
 
     @property
     def study(self) -> Study:
@@ -203,7 +207,7 @@ def prepare(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool
     session.store.settle(session.place(step.artifact, arm))
     inputs, records = _gather(session, step, arm)
     key = task_key(step.artifact, plain(step.parameters(session.study, arm)), records, step.versions())
-    return Work(session, step, arm, inputs, key, remeasure)
+    return Work(session, step, arm, inputs, key, remeasure, tuple(records))
 
 
 def record(work: Work, made: Made, *, started_at: str) -> Done:
@@ -260,7 +264,10 @@ def answer_from_store(work: Work) -> Done | None:
     previous_sha256 = store.completed_task(work.task_key)
     if previous_sha256 is None:
         return None
-    previous = sound_receipt(store, previous_sha256)
+    try:
+        previous = sound_receipt(store, previous_sha256)
+    except EngcmpError:
+        return None  # of another version of engcmp, or forged: no evidence of this task
     base = _base_receipt(work)
     current = work.session.current(work.step.artifact, work.arm)
     same = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
@@ -287,7 +294,7 @@ def _base_receipt(work: Work) -> dict[str, Any]:
         "task_key": work.task_key,
         "parameters": plain(dict(step.parameters(study, work.arm))),
         "versions": step.versions(),
-        "inputs": plain(_gather(work.session, step, work.arm)[1]),
+        "inputs": plain(work.records),
         "code": code_identity(),
         "environment": environment(),
         "run_id": work.session.run_id,

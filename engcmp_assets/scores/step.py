@@ -218,7 +218,7 @@ def step(study: Study) -> Step:
         parameters=parameters,
         make=make,
         measures=tuple(dict.fromkeys((*ROW_MEASURES, *TOPK_ROW_MEASURES))),
-        columns=COLUMNS,
+        columns=tuple(dict.fromkeys((*COLUMNS, *TOPK_COLUMNS))),
         checks={
             "row_counts": "Every run has one scored line for each row that the panel keeps",
             "no_bad_values": "No row was NaN, infinite, or impossible under one side and possible under the other",

@@ -203,6 +203,22 @@ def test_views_lead_to_the_current_outputs(workshop: Workshop) -> None:
 # ---------------------------------------------------------------- inputs
 
 
+def test_a_receipt_names_the_inputs_that_were_used_though_another_process_made_them_anew_meanwhile(
+    workshop: Workshop,
+) -> None:
+    used = workshop.run(workshop.base)
+
+    def make(work: Work) -> Made:
+        made = workshop.make_top(work)
+        workshop.content = b"rows of another process"
+        workshop.run(workshop.base, remeasure=True)
+        return made
+
+    top = workshop.run(dataclasses.replace(workshop.top, make=make))
+    check_receipt(top.receipt, where="here")
+    assert top.receipt["inputs"][0]["receipt_sha256"] == used.sha256
+
+
 def test_a_missing_input_is_named_with_what_to_do(workshop: Workshop) -> None:
     with pytest.raises(EngcmpError, match=rf"top of {Q4} needs base, which was not made yet; materialize base first"):
         workshop.run(workshop.top)
@@ -268,6 +284,21 @@ def test_a_damaged_head_or_receipt_is_told_and_made_anew(workshop: Workshop, kin
     assert store.head(STUDY, Q4.replace("/", "~"), "base") == again.sha256
     assert store.read_receipt(again.sha256) == again.receipt
     assert len(workshop.made) == (1 if kind == "head" else 2)  # without its receipt the work has no evidence
+
+
+def test_a_task_whose_receipt_is_of_another_version_of_engcmp_is_done_again(workshop: Workshop) -> None:
+    first = workshop.run(workshop.base)
+    store = workshop.session.store
+    other = {name: value for name, value in first.receipt.items() if name != "flags"} | {"labels": []}
+    place = workshop.session.place("base", ArmKey.parse(Q4))
+    blobs = [output_blob(first.receipt, name) for name in ("rows.json", "plot.png")]
+    store.commit(place, other, completes=blobs)
+    again = workshop.run(workshop.base)
+    check_receipt(again.receipt, where="here")
+    assert not again.answered_from_store
+    assert any(
+        "labels: Extra inputs are not permitted" in line or "flags: Field required" in line for line in workshop.said
+    )
 
 
 def test_what_is_made_from_an_input_with_a_damaged_receipt_is_refused(workshop: Workshop) -> None:
