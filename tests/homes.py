@@ -134,11 +134,12 @@ def everything(home: Path) -> dict[str, tuple[int, int, int, str]]:
 
 
 def engine_processes(arm: str) -> list[int]:
-    """Processes that carry the arm's label (Linux)."""
-    found = []
+    """Engines of the arm under this test's own lock (Linux): those of other runs on the machine are none of ours."""
+    lock = Path(os.environ["ENGCMP_LOCK_DIR"]).resolve() / "engine.lock"
+    labels, found = {f"ENGCMP_ARM={arm}".encode(), f"ENGCMP_LOCK={lock}".encode()}, []
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and f"ENGCMP_ARM={arm}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+            if folder.name.isdigit() and labels <= set((folder / "environ").read_bytes().split(b"\0")):
                 found.append(int(folder.name))
         except OSError:  # another user's, or it has just ended
             continue

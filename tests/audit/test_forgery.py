@@ -109,14 +109,16 @@ def test_a_changed_value_in_any_table_is_found(home_copy: Path) -> None:
     result = verified(home_copy)
     for artifact, arm, output, column, _ in CHANGED_TABLES:
         found = found_in(result, names[(artifact, arm)])
-        assert any(f"{output}: column {column}, line 0" in what for what in found), found
+        told = any(output in what and f": column {column}, line 0" in what for what in found)
+        # Comparisons read the forged capture table too, and cannot be made from it at all.
+        assert told or any("cannot be made again" in what for what in found), found
 
 
 def test_changed_documents_are_found(home_copy: Path) -> None:
     forger = Forger(home_copy)
 
     def worst(document: Any) -> None:
-        document["overall"]["max_nats"] /= 2
+        document["panels"]["pa"]["overall"]["max_nats"] /= 2
 
     def verdict(document: Any) -> None:
         document["pairs"][0]["figures"][0]["verdict"] = "not resolved"
@@ -185,7 +187,6 @@ AGAINST_THE_PROTOCOL: Claims = [
     ("scores", Q4, lambda r: r["inputs"].pop(2), "does not take in reference_rows"),
     ("publication", None, lambda r: r["inputs"].pop(1), f"does not take in summaries of {Q8}"),
     ("captured_rows/pa", Q4, lambda r: r["inputs"][1].update(uses=[]), "does not take in prompt_set"),
-    ("reference_rows", Q4, lambda r: r.update(frozen_sha256="0" * 64), "another frozen hash"),
     ("tails", Q4, lambda r: r["inputs"].pop(0), "does not take in frozen_protocol of the study"),
     (
         "tails",
@@ -193,6 +194,9 @@ AGAINST_THE_PROTOCOL: Claims = [
         lambda r: r["inputs"].append({**r["inputs"][0], "artifact": "sources", "arm": Q4}),
         "does not take in sources",
     ),
+]
+AGAINST_THE_FREEZE: Claims = [
+    ("reference_rows", Q4, lambda r: r.update(frozen_sha256="0" * 64), "another frozen hash"),
 ]
 AGAINST_ITS_ROWS: Claims = [
     ("tails", Q4, lambda r: r["checks"][0].update(passed=False), "checks.row_counts"),
@@ -203,7 +207,9 @@ AGAINST_ITS_ROWS: Claims = [
 ]
 
 
-@pytest.mark.parametrize("claims", [AGAINST_THE_PROTOCOL, AGAINST_ITS_ROWS], ids=["protocol", "rows"])
+@pytest.mark.parametrize(
+    "claims", [AGAINST_THE_PROTOCOL, AGAINST_THE_FREEZE, AGAINST_ITS_ROWS], ids=["protocol", "freeze", "rows"]
+)
 def test_a_receipt_that_claims_something_else_than_its_evidence_is_found(home_copy: Path, claims: Claims) -> None:
     forger = Forger(home_copy)
     for artifact, arm, edit, _ in claims:

@@ -31,6 +31,7 @@ from homes import (
     verified,
 )  # fmt: skip
 
+from engcmp_assets.kernel.study import Study
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Place, Store, head_bytes
@@ -40,14 +41,13 @@ KINDS = {
     "gguf": ("sources", Q4, "q4_0.gguf"),
     "so": ("sources", Q8, "engine-library"),
     "reference safetensors": ("reference_rows", Q4, "rows/pa/code-1"),
-    "captured safetensors": ("captured_rows/pa", Q4, "rows/2.1/json-2"),
+    "captured safetensors": ("captured_rows/pa", Q4, "rows/2.1/json-1"),
     "parquet": ("scores", Q8, "rows-pa.parquet"),
     "json": ("comparisons", None, "comparisons.json"),
     "png": ("summaries", Q4, "plot.png"),
     "html": ("publication", None, "SUMMARY.html"),
     "md": ("publication", None, "SUMMARY.md"),
 }
-LEFT_OUT = "q4_0/llamacpp@b8672"
 _DRAW = random.Random(20261129)
 
 
@@ -70,11 +70,6 @@ TAMPERING: dict[str, Callable[[bytes], bytes]] = {
 def file_of_kind(home: Path, kind: str) -> Path:
     artifact, arm, output = KINDS[kind]
     return output_file(home, current_receipt(home, artifact, arm), output)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    return Here(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -188,8 +183,8 @@ def test_deleted_files_are_named(home_copy: Path) -> None:
 
 def test_files_replaced_by_other_valid_ones_are_named(home_copy: Path) -> None:
     others = {
-        "gguf": ("sources", Q4, "q8_0.gguf"), "captured safetensors": ("captured_rows/pa", Q8, "rows/2.1/json-2"),
-        "reference safetensors": ("reference_rows", Q4, "rows/pa/code-2"), "parquet": ("scores", Q4, "rows-pa.parquet"),
+        "gguf": ("sources", Q4, "q8_0.gguf"), "captured safetensors": ("captured_rows/pa", Q8, "rows/2.1/json-1"),
+        "reference safetensors": ("reference_rows", Q4, "rows/pa/json-1"), "parquet": ("scores", Q4, "rows-pa.parquet"),
         "json": ("tails", Q4, "tails.json"), "png": ("summaries", Q8, "plot.png"),
     }  # fmt: skip
     copies = {
@@ -386,13 +381,6 @@ def test_a_view_that_is_a_file_or_leads_elsewhere_or_is_gone_is_named(home_copy:
 # ---------------------------------------------------------------- the frozen protocol
 
 
-@pytest.fixture
-def protocol_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(CHECKOUT / "protocol", tmp_path / "protocol")
-    monkeypatch.setenv("ENGCMP_PROTOCOL", str(tmp_path / "protocol"))
-    return tmp_path / "protocol" / STUDY
-
-
 FROZEN_FILES = ("FROZEN.json", "protocol.toml", "prompt_set.json", "texts/prose-1.txt")
 
 
@@ -422,7 +410,7 @@ def test_the_command_names_a_changed_frozen_file(home_copy: Path, protocol_copy:
 
 @pytest.mark.usefixtures("light")
 def test_all_changed_frozen_files_are_named_at_once(home_copy: Path, protocol_copy: Path) -> None:
-    changed = [protocol_copy / name for name in ("texts/prose-1.txt", "texts/json-2.txt", "prompt_set.json")]
+    changed = [protocol_copy / name for name in ("texts/prose-1.txt", "texts/json-1.txt", "prompt_set.json")]
     for path in changed:
         change(path, somewhere)
     (protocol_copy / "texts/more.txt").write_text("one more")
@@ -446,12 +434,12 @@ def test_nothing_is_claimed_of_an_arm_that_a_later_freeze_left_out(
 ) -> None:
     """Its heads stay, whole and under their own freeze; the others must be made under the new one."""
     path = protocol_copy / "protocol.toml"
-    text = path.read_text().replace(f'[[arms]]\narm = "{LEFT_OUT}"\n', "")
-    path.write_text(text.replace(f'baseline = "{LEFT_OUT}"', f'baseline = "{Q4}"'))
+    text = path.read_text().replace(f'[[arms]]\narm = "{Q8}"\n', "")
+    path.write_text(text.replace(f'baseline = "{Q8}"', f'baseline = "{Q4}"'))
     assert here("amend", STUDY, "--because", "a test", home=home_copy).returncode == 0
     left_out = {
         json.loads(head.read_bytes())["receipt_sha256"]
-        for head in (home_copy / "heads" / STUDY / LEFT_OUT.replace("/", "~")).rglob("*.json")
+        for head in (home_copy / "heads" / STUDY / Q8.replace("/", "~")).rglob("*.json")
     }
     names = named_files(home_copy)
     assert len(left_out) == 10 and len(names) == 5 * 10 + 3
@@ -461,7 +449,7 @@ def test_nothing_is_claimed_of_an_arm_that_a_later_freeze_left_out(
 # ---------------------------------------------------------------- for machines
 
 
-def test_json_holds_every_problem_with_its_file(home_copy: Path, here: Here) -> None:
+def test_json_holds_every_problem_with_its_file(home_copy: Path, here: Here, study: Study) -> None:
     path = file_of_kind(home_copy, "md")
     change(path, flipped(3))
     done = here("verify", STUDY, "--json", home=home_copy)
@@ -470,10 +458,7 @@ def test_json_holds_every_problem_with_its_file(home_copy: Path, here: Here) -> 
     assert document["problems"] == [
         {"file": below(home_copy, path), "what": "bytes do not have the hash of the file's name"}
     ]
-    assert (
-        document["frozen_sha256"]
-        == json.loads((CHECKOUT / "protocol" / STUDY / "FROZEN.json").read_bytes())["frozen_sha256"]
-    )
+    assert document["frozen_sha256"] == study.frozen_sha256
 
 
 def test_a_terminal_without_these_letters_still_gets_the_whole_report(home_copy: Path) -> None:
