@@ -95,7 +95,7 @@ CHANGED_TABLES: list[tuple[str, str | None, str, str, Callable[[list[Any]], list
     ("frozen_protocol", None, "files.parquet", "bytes", lambda v: [v[0] + 1, *v[1:]]),
     ("tails", Q4, "tails.parquet", "max_nats", lambda v: [v[0] / 2, *v[1:]]),
     ("summaries", Q8, "figures.parquet", "low", lambda v: [v[0] - 0.001, *v[1:]]),
-    ("comparisons", None, "differences.parquet", "verdict", lambda v: ["not resolved", *v[1:]]),
+    ("comparisons", None, "differences.parquet", "verdict", lambda v: ["bit-identical", *v[1:]]),
     ("engine_launch/scoring", Q4, "starts.parquet", "n_ctx", lambda v: [v[0] + 1, *v[1:]]),
     ("scores", Q8, "rows-pa.parquet", "raw_row_sha256", lambda v: ["0" * 64, *v[1:]]),
 ]
@@ -121,7 +121,7 @@ def test_changed_documents_are_found(home_copy: Path) -> None:
         document["panels"]["pa"]["overall"]["max_nats"] /= 2
 
     def verdict(document: Any) -> None:
-        document["pairs"][0]["figures"][0]["verdict"] = "not resolved"
+        document["pairs"][0]["figures"][0]["verdict"] = "bit-identical"
 
     def limits(document: Any) -> None:
         document["limits"] = []
@@ -182,7 +182,7 @@ def test_another_checkpoint_or_library_than_the_pinned_one_is_found(home_copy: P
 
 Claims = list[tuple[str, str | None, Callable[[dict[str, Any]], Any], str]]
 AGAINST_THE_PROTOCOL: Claims = [
-    ("summaries", Q4, lambda r: r["parameters"]["statistics"].update(replicates=200), "other parameters"),
+    ("summaries", Q4, lambda r: r["parameters"]["statistics"].update(replicates=201), "other parameters"),
     ("scores", Q8, lambda r: r["versions"]["measures"].update(kl_full=9), "other versions"),
     ("scores", Q4, lambda r: r["inputs"].pop(2), "does not take in reference_rows"),
     ("publication", None, lambda r: r["inputs"].pop(1), f"does not take in summaries of {Q8}"),

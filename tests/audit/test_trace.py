@@ -58,7 +58,7 @@ def test_a_difference_passes_through_both_arms(measured_home: Path, study: Study
 def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path, here: Here, study: Study) -> None:
     shutil.rmtree(home_copy / "dagster")
     before = everything(home_copy)
-    figure_id = f"{STUDY}/{Q8}/pa/block:code/nll"
+    figure_id = f"{STUDY}/{Q8}/pa/all/nll"
     done = here("trace", figure_id, home=home_copy)
     assert done.returncode == 0
     figure = next(f for f in current_receipt(home_copy, "summaries", Q8)["figures"] if f["figure_id"] == figure_id)
@@ -66,7 +66,7 @@ def test_the_trace_names_the_value_its_measure_and_every_file(home_copy: Path, h
     assert lines[0] == figure_id
     assert f"{figure['value']:.4g}"[:4] in lines[1]
     assert "95% interval" in lines[1]
-    assert "96 rows, 3 documents; nll version 1: " in lines[2]
+    assert "24 rows, 4 documents; nll version 1: " in lines[2]
     assert lines[-1] == f"frozen hash {study.frozen_sha256}"
     for name in ("receipts/", "store/"):
         for line in lines:

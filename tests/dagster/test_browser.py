@@ -108,7 +108,7 @@ def materialize_all(page: Page, ui: Ui, shoot: Shoot) -> None:
     shoot("2_run")
     assert ended.inner_text() == "Success"
     page.get_by_placeholder("Filter…").fill("48/48 windows")
-    expect(page.get_by_text(f"[{Q4}] scores: run").first).to_be_visible()  # progress is in the run's own log
+    expect(page.get_by_text(f"[{Q4}] scores: panel pa, run").first).to_be_visible()  # progress is in the run's own log
     shoot("3_progress")
     run_id = page.url.split("/runs/")[1][:36]
     run = ui.graphql("query($id: ID!) { runOrError(runId: $id) { ... on Run { tags { key value } } } }", id=run_id)
