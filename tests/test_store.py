@@ -99,6 +99,9 @@ def test_the_same_bytes_are_one_file_however_they_come(store: Store) -> None:
 
 
 def test_a_stored_file_has_its_hash_as_its_name_and_cannot_be_written(store: Store) -> None:
+    other = store.temporary()
+    other.write_bytes(b"abcd")
+    assert store.path(store.put_file(other, "json")).stat().st_mode & 0o777 == 0o444
     blob = store.put_bytes(b"abc", "json")
     path = store.path(blob)
     assert path.name == f"{sha256_bytes(b'abc')}.json"

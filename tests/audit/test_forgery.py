@@ -197,6 +197,12 @@ AGAINST_THE_PROTOCOL: Claims = [
 ]
 AGAINST_THE_FREEZE: Claims = [
     ("reference_rows", Q4, lambda r: r.update(frozen_sha256="0" * 64), "another frozen hash"),
+    (
+        "captured_rows/pb",
+        Q4,
+        lambda r: None,
+        "does not lead to the frozen protocol through inputs of the same frozen hash",
+    ),
 ]
 AGAINST_ITS_ROWS: Claims = [
     ("tails", Q4, lambda r: r["checks"][0].update(passed=False), "checks.row_counts"),
@@ -219,6 +225,16 @@ def test_a_receipt_that_claims_something_else_than_its_evidence_is_found(home_co
     for artifact, arm, _, words in claims:
         found = found_in(result, names[(artifact, arm)])
         assert any(words in what for what in found), (words, found)
+
+
+def test_a_size_that_is_not_the_file_s_is_found(home_copy: Path) -> None:
+    forger = Forger(home_copy)
+    output = forger.receipts[("scores", Q4)]["outputs"][0]
+    output["bytes"] += 1
+    forger.finish()
+    assert f"store/{output['sha256'][:2]}/{output['sha256']}.{output['suffix']}" in {
+        problem.file for problem in verified(home_copy).problems
+    }
 
 
 def test_an_arm_s_results_under_another_arm_s_name_are_found(home_copy: Path) -> None:
