@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engcmp_assets.captured_rows.session import capture_steps
 from engcmp_assets.comparisons.step import step as comparisons_step
+from engcmp_assets.engine_versions.step import STEP as ENGINE_VERSIONS
 from engcmp_assets.frozen_protocol.step import STEP as FROZEN_PROTOCOL
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Step
@@ -29,6 +30,7 @@ def steps_of(study: Study) -> tuple[Step, ...]:
         summaries_step(study),
         comparisons_step(study),
         PUBLICATION,
+        *([ENGINE_VERSIONS] if study.protocol.releases else []),
     )
 
 

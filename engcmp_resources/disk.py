@@ -84,6 +84,11 @@ def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> Non
         sync_folder(target.parent)
 
 
+def replace_visible(path: Path, data: bytes) -> None:
+    """`write_whole` of a file that a user sees and edits. What a kill leaves has a name with a dot in front: no file of a study."""
+    write_whole(path, data, temporary=path.with_name(f".{path.name}.partial"), mode=0o644)
+
+
 def keep_whole(partial: Path, target: Path) -> None:
     """Give a finished file its name, its bytes being on disk before. Raises EngcmpError where the disk refuses."""
     with disk_errors(target):

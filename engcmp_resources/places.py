@@ -19,6 +19,11 @@ def home_folder() -> Path:
     return Path(os.environ.get("ENGCMP_HOME") or CHECKOUT / ".engcmp").absolute()
 
 
+def named_folder(name: str) -> Path:
+    """A folder as a protocol names it: relative to the checkout, or absolute."""
+    return CHECKOUT / name
+
+
 def protocol_root() -> Path:
     """The folder of studies: ENGCMP_PROTOCOL, by default `protocol` in the checkout."""
     return Path(os.environ.get("ENGCMP_PROTOCOL") or CHECKOUT / "protocol").absolute()

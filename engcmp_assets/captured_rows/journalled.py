@@ -9,9 +9,10 @@ from typing import Any
 from engcmp_assets.captured_rows.step import CAPTURE_VERSION
 from engcmp_assets.engine_launch.step import STEP as LAUNCH_STEP
 from engcmp_assets.engine_launch.step import launch_spec
+from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.names import captured_rows
 from engcmp_assets.kernel.panels import Pass, passes
-from engcmp_assets.kernel.protocol import Protocol, ScorePath
+from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, Panel
 from engcmp_assets.kernel.study import Study

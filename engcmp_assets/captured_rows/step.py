@@ -123,7 +123,7 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
                 {"windows": len(panel.windows)},
             ),
             Check("no_bad_values", True, "No row holds NaN or +infinity", {"rows": rows}),
-            Check("repeats_agree", agree, words, shares),
+            Check("repeats_agree", agree, words, shares or {"runs": len(runs)}),
         ],
         flags=[] if agree else ["runs differ"],
         details={"runs": paths, "distinct_row_files": len(files), "rows_bit_identical": shares},
@@ -147,9 +147,10 @@ def _unreachable(_work: Work) -> Made:
 def rows_step(panel: str, *, topk: bool) -> Step:
     """The step of a panel. A top-K panel keeps of each row what its measures need, at the reference's ids."""
     kept = (
-        "log-probabilities at the reference's top ids, the rest, the next token, the engine's own top 20, entropy and first choice"
+        "the log-probabilities of the reference's most probable tokens, of all others together and of the token that follows, the "
+        "engine's own 20 most probable tokens, its entropy and its first choice"
         if topk
-        else "the engine's own values, full vocabulary, as float32"
+        else "the engine's own values for the whole vocabulary, as float32"
     )
     reference = (Use("reference_rows", "arm"),) if topk else ()
 
@@ -160,8 +161,8 @@ def rows_step(panel: str, *, topk: bool) -> Step:
         artifact=captured_rows(panel),
         title=f"Captured rows, panel {panel}",
         description=(
-            f"What the engine gave at the rows that panel {panel} keeps: {kept}. Files hold only what was measured, so that identical "
-            "rows are one file; a hash of every raw row was taken at capture."
+            f"What the arm's engine predicted at the rows that panel {panel} keeps: {kept}. Files hold only what was measured, so that "
+            "identical rows are one file; a hash of every raw row was taken at capture."
         ),
         group="capture",
         kinds=("cplusplus", "safetensors"),

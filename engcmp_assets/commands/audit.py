@@ -7,6 +7,7 @@ import time
 
 import click
 
+from engcmp_assets.audit.event_claims import EventCounts
 from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.trace import figures_of, trace_text
 from engcmp_assets.audit.trace import trace as find_trace
@@ -22,12 +23,14 @@ from engcmp_resources.places import home_folder
 @click.command(epilog="Example: engcmp verify smollm2-cpu")
 @click.argument("study")
 @click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object on standard output.")
-def verify(study: str, as_json: bool) -> int:
+@click.option("--no-events", is_flag=True, help="Leave out Dagster's event log, in which no result lies.")
+def verify(study: str, as_json: bool, no_events: bool) -> int:
     """Prove STUDY's results offline: every hash, the chain to the frozen hash, and every figure again from its rows.
 
+    What Dagster's event log shows is held against the receipts too: a forged or changed event is a problem.
     Exit 0 if all holds, 1 if anything does not; each problem names its file.
     """
-    result = verify_study(load_study(study), _store(), stderr_line, time.monotonic_ns)
+    result = verify_study(load_study(study), _store(), stderr_line, time.monotonic_ns, with_events=not no_events)
     click.echo(json.dumps(plain(result), indent=1) if as_json else _verification_text(study, result))
     return 1 if result.problems else 0
 
@@ -71,5 +74,13 @@ def _verification_text(study: str, result: Verification) -> str:
         f"  {result.artifacts_recomputed} artifacts with {result.figures} figures were recomputed from the row files and agree",
         f"  every chain ends in the frozen hash {result.frozen_sha256}",
     ]
+    if result.events is not None:
+        lines.append(_events_line(result.events))
     lines += [f"  not made yet: {name}" for name in result.not_made]
     return "\n".join(lines)
+
+
+def _events_line(events: EventCounts) -> str:
+    some = f" ({events.collected} of receipts that `engcmp gc` removed)" if events.collected else ""
+    rest = f"current artifacts without an event: {events.current_without}"
+    return f"  {events.agree} Dagster events agree with their receipts{some}; {rest}"

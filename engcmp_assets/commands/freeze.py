@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
 from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
-from engcmp_assets.kernel.iterations import (
-    FROZEN_SUFFIX,
-    Iteration,
-    extended,
-    frozen_iteration,
-    parse_iteration,
-    read_iteration,
-)
+from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
 from engcmp_assets.sources.step import fetched_weights
-from engcmp_resources.canonical import canonical_bytes, parse_canonical
-from engcmp_resources.disk import write_whole
+from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
-from engcmp_resources.places import FROZEN_FILE, ITERATIONS, home_folder
+from engcmp_resources.places import FROZEN_FILE, home_folder
 from engcmp_resources.store import Store
 from engcmp_resources.tokenizing import GgufTokenizer
 
@@ -40,7 +32,7 @@ from engcmp_resources.tokenizing import GgufTokenizer
 def freeze(study: str, iteration: str | None) -> None:
     """Freeze STUDY for the first time: make its prompt set from the texts, and write the hash of every protocol file and measure."""
     if iteration is not None:
-        _freeze_iteration(load_study(study), iteration)
+        click.echo(freeze_iteration(load_study(study), iteration))
         return
     loaded = _frozen_part(study)
     if loaded.frozen is not None:
@@ -85,7 +77,7 @@ def _frozen_part(study: str) -> Study:
 def _with_prompts(loaded: Study) -> Study:
     """The study with the prompt set of its texts. What is to be frozen must be readable."""
     prompts = loaded.folder / loaded.base.prompt_set.file
-    _replace(prompts, prompt_set_bytes(loaded, Store(home_folder())))
+    replace_visible(prompts, prompt_set_bytes(loaded, Store(home_folder())))
     study = _frozen_part(loaded.folder.name)
     for name in study.base.panels:
         study.panel(name)
@@ -95,56 +87,8 @@ def _with_prompts(loaded: Study) -> Study:
 def _write_freeze(study: Study, *, amendments: list[dict[str, Any]]) -> None:
     name = study.folder.name
     document = frozen_document(name, study.files, frozen_versions(), conformance_values(), amendments)
-    _replace(study.folder / FROZEN_FILE, canonical_bytes(document))
+    replace_visible(study.folder / FROZEN_FILE, canonical_bytes(document))
     click.echo(f"{name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
-
-
-def _freeze_iteration(loaded: Study, name: str) -> None:
-    """Write the freeze of an iteration, once all that it adds is known to fit the study."""
-    loaded.require_frozen()
-    study, folder = loaded.folder.name, loaded.folder / ITERATIONS
-    if f"{name}.toml" not in loaded.iteration_files:
-        known = ", ".join(loaded.iteration_names) or "none"
-        raise EngcmpError(
-            f"no iteration {name!r}", where=str(folder), remedy=f"there is {known}; write iterations/{name}.toml"
-        )
-    data, where = loaded.iteration_files[f"{name}.toml"], str(folder / f"{name}.toml")
-    document = frozen_iteration(study, name, data, loaded.frozen_sha256)
-    if _base_of(loaded, name) == loaded.frozen_sha256:
-        read_iteration(name, data, _freeze_of(loaded, name), base_frozen_sha256=loaded.frozen_sha256, where=where)
-        click.echo(f"{study}: iteration {name}: frozen already as {document['frozen_sha256']}")
-        return
-    own = Iteration(name, document["frozen_sha256"], parse_iteration(data, where=where))
-    extended(loaded.base, sorted([*_others(loaded, name), own], key=lambda one: one.name), where=str(loaded.folder))
-    _replace(folder / f"{name}{FROZEN_SUFFIX}", canonical_bytes(document))
-    arms = ", ".join(str(arm) for arm in own.arm_keys) or "no arm"
-    click.echo(f"{study}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}")
-
-
-def _others(loaded: Study, name: str) -> tuple[Iteration, ...]:
-    """The other iterations of the present freeze. One of an earlier freeze is held against these when it is frozen anew."""
-    now = loaded.frozen_sha256
-    left_out = [one for one in loaded.iteration_names if one == name or _base_of(loaded, one) not in (None, now)]
-    files = dict(loaded.iteration_files)
-    for one in left_out:
-        files.pop(f"{one}.toml", None)
-        files.pop(f"{one}{FROZEN_SUFFIX}", None)
-    return replace(loaded, iteration_files=files).iterations
-
-
-def _base_of(loaded: Study, name: str) -> str | None:
-    """The frozen hash that an iteration's freeze extends; None where it was never frozen."""
-    if f"{name}{FROZEN_SUFFIX}" not in loaded.iteration_files:
-        return None
-    return str(_freeze_of(loaded, name).get("base_frozen_sha256"))
-
-
-def _freeze_of(loaded: Study, name: str) -> dict[str, Any]:
-    file = f"{name}{FROZEN_SUFFIX}"
-    return parse_canonical(
-        loaded.iteration_files[file], what=file, where=str(loaded.folder / ITERATIONS / file),
-        remedy="restore it from git, or remove it to freeze anew",
-    )  # fmt: skip
 
 
 def prompt_set_bytes(study: Study, store: Store) -> bytes:
@@ -179,8 +123,3 @@ def _text(study: Study, name: str) -> str:
             where=str(study.folder / name),
             remedy="save it as UTF-8",
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    # A name with a dot in front is no file of the study, should a kill leave it.
-    write_whole(path, data, temporary=path.with_name(f".{path.name}.partial"), mode=0o644)

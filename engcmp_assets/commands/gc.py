@@ -7,10 +7,9 @@ import datetime
 import click
 
 from engcmp_assets.audit.collect import Unreached, remove, unreached
+from engcmp_assets.audit.leftovers import clean_up
 from engcmp_assets.commands.instance import open_instance
-from engcmp_assets.graph import end_lost_runs
-from engcmp_resources.errors import EngcmpError
-from engcmp_resources.locks import engine_lock, remove_orphans
+from engcmp_assets.lost_runs import end_lost_runs
 from engcmp_resources.places import home_folder
 from engcmp_resources.store import Store
 
@@ -27,9 +26,8 @@ def gc(files: bool, yes: bool) -> None:
     """
     if yes and not files:
         raise click.UsageError("--yes goes with --files")
-    before = _temporaries()
-    store = Store(home_folder())  # opening it removes the temporary files of processes that are gone
-    found = _end_orphans() + [f"removed temporary scratch/{name}" for name in sorted(before - _temporaries())]
+    found = clean_up(click.echo)
+    store = Store(home_folder())
     with open_instance() as instance:
         found += [f"reported as ended: run {run_id}" for run_id in end_lost_runs(instance)]
     click.echo("\n".join(found) or "no run has left anything")
@@ -37,20 +35,6 @@ def gc(files: bool, yes: bool) -> None:
         _collect_for_good(store)
     elif files:
         _collect(store)
-
-
-def _temporaries() -> set[str]:
-    return {path.name for path in (home_folder() / "scratch").glob("tmp-*") if path.suffix != ".lock"}
-
-
-def _end_orphans() -> list[str]:
-    """End engine processes without an owner. While a run holds the engine lock, its engine is left alone."""
-    try:
-        with engine_lock(arm="gc", run_id="gc", waiting=lambda _text: None, timeout_s=0) as lock:
-            return remove_orphans(lock)
-    except EngcmpError as error:
-        click.echo(f"engine processes were not looked at: {error.what}")
-        return []
 
 
 def _collect(store: Store) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from engcmp_assets.graph import POOL, arm_partitions
-from engcmp_assets.kernel.study import Study
+from engcmp_assets.graph import POOL
 from engcmp_resources.places import home_folder
 from engcmp_resources.store import disk_errors
 
@@ -21,6 +20,7 @@ concurrency:
   runs: {max_concurrent_runs: 2}
 run_monitoring: {enabled: true, poll_interval_seconds: 30, max_runtime_seconds: 43200, free_slots_after_run_end_seconds: 60}
 run_retries: {enabled: false}
+freshness: {enabled: true}
 retention: {sensor: {purge_after_days: {skipped: 1}}}
 """
 
@@ -43,9 +43,3 @@ def open_instance() -> dg.DagsterInstance:
     instance = dg.DagsterInstance.get()
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     return instance
-
-
-def add_partitions(instance: dg.DagsterInstance, study: Study) -> None:
-    """A partition for each arm of the protocol."""
-    name = str(arm_partitions(study.protocol.asset_prefix).name)
-    instance.add_dynamic_partitions(name, [str(arm) for arm in study.protocol.arm_keys])

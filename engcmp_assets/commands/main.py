@@ -27,6 +27,7 @@ _COMMANDS = {
     "trace": "audit",
     "freeze": "freeze",
     "amend": "freeze",
+    "versions": "versions",
     "reference": "reference",
     "gc": "gc",
 }

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import dagster as dg
 
-from engcmp_assets.commands.instance import add_partitions, open_instance
+from engcmp_assets.automation import sync_partitions
+from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import output_blob
 from engcmp_assets.publication.pages import render_table
+from engcmp_assets.upkeep import remeasure_config
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
 from engcmp_resources.store import STUDY_WIDE, Store
@@ -52,15 +54,16 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     chosen = [study.protocol.require_arm(text) for text in arms] or list(study.protocol.arm_keys)
     definition = definitions()
     prefix = study.protocol.asset_prefix
+    config = remeasure_config(study) if remeasure else None
     answered = made = 0
     with open_instance() as instance:
-        add_partitions(instance, study)
+        sync_partitions(instance, study)
         for index, arm in enumerate(chosen, start=1):
             stderr_line(f"[{arm}] arm {index} of {len(chosen)}")
-            counts = _run_job(definition, f"{prefix}_arm", instance, study, partition=str(arm), remeasure=remeasure)
+            counts = run_job(definition, f"{prefix}_arm", instance, partition=str(arm), config=config)
             answered, made = answered + counts[0], made + counts[1]
         stderr_line(f"[{name}] comparisons and publication")
-        counts = _run_job(definition, f"{prefix}_results", instance, study)
+        counts = run_job(definition, f"{prefix}_results", instance)
         answered, made = answered + counts[0], made + counts[1]
     seconds = time.monotonic() - started
     stderr_line(f"[{name}] {made} artifacts made, {answered} answered from the store, in {seconds:.0f} s\n")
@@ -90,32 +93,27 @@ def closing_text(study: Study, store: Store) -> str:
     )
 
 
-def _run_job(
+def run_job(
     definition: dg.Definitions,
     job: str,
     instance: dg.DagsterInstance,
-    study: Study,
     *,
     partition: str | None = None,
-    remeasure: bool = False,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[int, int]:
-    """Run a job in this process; how many artifacts were answered from the store, and how many made."""
+    """Run a job in this process; how many artifacts were answered from the store, and how many made.
+
+    Raises EngcmpError where a step fails, in the words of the step.
+    """
     try:
         result = definition.resolve_job_def(job).execute_in_process(
-            instance=instance,
-            partition_key=partition,
-            run_config=_QUIET_CONSOLE | (_remeasure_config(study) if remeasure else {}),
+            instance=instance, partition_key=partition, run_config=_QUIET_CONSOLE | dict(config or {})
         )
     except dg.Failure as failure:
         raise _as_error(failure) from failure
     events = [event.materialization for event in result.get_asset_materialization_events()]
     flags = [event.metadata["answered_from_store"].value for event in events if "answered_from_store" in event.metadata]
     return sum(map(bool, flags)), len(flags) - sum(map(bool, flags))
-
-
-def _remeasure_config(study: Study) -> dict[str, Any]:
-    """Only measurements are taken again; analysis follows from what they give."""
-    return {"ops": {f"{study.protocol.asset_prefix}__scoring": {"config": {"remeasure": True}}}}
 
 
 def _as_error(failure: dg.Failure) -> EngcmpError:

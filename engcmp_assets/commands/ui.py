@@ -18,10 +18,11 @@ from typing import IO
 import click
 import httpx
 
-from engcmp_assets.commands.instance import add_partitions, instance_folder, open_instance
-from engcmp_assets.graph import end_lost_runs
+from engcmp_assets.automation import sync_partitions
+from engcmp_assets.commands.instance import instance_folder, open_instance
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import load_study
+from engcmp_assets.lost_runs import end_lost_runs
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import CHECKOUT, home_folder, study_names
 
@@ -44,7 +45,7 @@ def ui(port: int, read_only: bool) -> None:
     with _stop_signals() as told, _only_ui(url, unless=read_only) as lock:
         with open_instance() as instance:
             for name in study_names():
-                add_partitions(instance, load_study(name))
+                sync_partitions(instance, load_study(name))
             for run_id in [] if read_only else end_lost_runs(instance):
                 stderr_line(f"Run {run_id[:8]} was cut off: its process is gone. Materialize again to continue it")
         gc.freeze()  # what is loaded stays loaded: the collector's passes over all of it would take most of a second at the end

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.names import captured_rows
-from engcmp_assets.kernel.protocol import ScorePath
 from engcmp_assets.kernel.records import ArmKey, Missing, Panel, Window
 from engcmp_assets.kernel.row_measures import pair_kl
 from engcmp_assets.kernel.tables import read_parquet

@@ -60,8 +60,9 @@ STEP = Step(
     artifact="frozen_protocol",
     title="Frozen protocol",
     description=(
-        "The study as data: what is fetched, measured and judged, and how. Everything below carries this protocol's frozen hash; "
-        "a file edited after the freeze, or a measure that now gives another result, stops the study here."
+        "The study's plan as plain data files: what is fetched, what is measured and how it is judged, held against the hashes that were "
+        "frozen with it. Everything below carries the hash of this protocol; a file edited after the freeze, or a measure that now "
+        "gives another result, stops the study here."
     ),
     group="protocol",
     kinds=("toml", "json"),

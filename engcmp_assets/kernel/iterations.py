@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from engcmp_assets.kernel.fields import Name, Strict
 from engcmp_assets.kernel.protocol import (
     ArmEntry,
     Checkpoint,
@@ -20,7 +21,6 @@ from engcmp_assets.kernel.protocol import (
     EngineVersion,
     Protocol,
     Source,
-    Strict,
     check_references,
     field_error,
 )
@@ -33,11 +33,26 @@ FROZEN_SUFFIX = ".frozen.json"
 _FROZEN_SCHEMA = "engcmp.frozen-iteration/1"
 
 
+class FoundRelease(Strict):
+    """The release that an iteration was written for by the look for new versions: engine, tag, what it stood for, and where."""
+
+    engine: Name
+    tag: str
+    digest: str
+    place: str
+
+
 class IterationFile(Strict):
-    """`iterations/<name>.toml`, whole. `versions` adds versions to engines that the protocol has."""
+    """`iterations/<name>.toml`, whole. `versions` adds versions to engines that the protocol has.
+
+    `measure` lets the sensor request the runs of its arms once it is frozen; `declined` says why it never will be.
+    """
 
     schema_: Literal["engcmp.iteration/1"] = Field(alias="schema")
     because: str = Field(min_length=1)
+    declined: str | None = Field(default=None, min_length=1)
+    measure: bool = False
+    release: FoundRelease | None = None
     sources: dict[str, Source] = Field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
     engines: dict[str, Engine] = Field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engcmp_assets.kernel.records import ArmKey
 
 LAUNCH = "engine_launch/scoring"
+ENGINE_VERSIONS = "engine_versions"
 
 PROMPTS = "prompts.json"
 WEIGHTS = "weights.gguf"

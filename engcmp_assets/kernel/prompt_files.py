@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engcmp_assets.kernel.protocol import Name, Protocol, Sha256, entry_of, field_error
+from engcmp_assets.kernel.fields import Name, Sha256
+from engcmp_assets.kernel.protocol import Protocol, entry_of, field_error
 from engcmp_assets.kernel.records import Panel, Role, Window, tokens_sha256
 from engcmp_resources.canonical import parse_json
 from engcmp_resources.errors import EngcmpError

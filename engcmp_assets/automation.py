@@ -1,0 +1,232 @@
+"""What happens by itself: arms appear, approved ones are measured, results are kept current, new versions are found; and approval.
+
+Only an arm of an approved release starts an engine from here, once. All else that a sensor requests is computed from what is stored.
+"""
+
+# No postponed annotations here: Dagster reads the ops' annotations as types.
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from engcmp_assets import events, observations
+from engcmp_assets.captured_rows.session import capture_steps
+from engcmp_assets.engine_versions.decisions import in_words, news_key
+from engcmp_assets.engine_versions.look import candidates_of, look
+from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration
+from engcmp_assets.kernel.iterations import Iteration
+from engcmp_assets.kernel.names import ENGINE_VERSIONS
+from engcmp_assets.kernel.progress import Say, stderr_line
+from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.study import Study, load_study
+from engcmp_assets.kernel.work import Session, prepare
+from engcmp_assets.partitions import arm_partitions, candidate_partitions
+from engcmp_assets.steps import step_named
+from engcmp_resources.canonical import sha256_of
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.places import home_folder
+from engcmp_resources.releases.base import RateLimitedError, UnreachableError
+from engcmp_resources.store import Store
+
+_ARMS_INTERVAL_S, _RESULTS_INTERVAL_S, _RELEASES_INTERVAL_S = 30, 30, 3600
+_RUN_KEY_CHARS = 32
+
+
+def sync_partitions(instance: dg.DagsterInstance, study: Study, say: Say = stderr_line) -> None:
+    """A partition for each arm, and one for each candidate that waits; candidates that were approved or declined go."""
+    prefix = study.protocol.asset_prefix
+    instance.add_dynamic_partitions(str(arm_partitions(prefix).name), [str(arm) for arm in study.protocol.arm_keys])
+    name = str(candidate_partitions(prefix).name)
+    try:
+        waiting = [one for one, adds in candidates_of(study).items() if adds.declined is None]
+    except EngcmpError as error:
+        say(f"candidates cannot be read: {error}")
+        return
+    for gone in set(instance.get_dynamic_partitions(name)) - set(waiting):
+        instance.delete_dynamic_partition(name, gone)
+    instance.add_dynamic_partitions(name, waiting)
+
+
+def arms_sensor(study: Study, jobs: Sequence[Any]) -> dg.SensorDefinition:
+    """Always on: a partition for each arm, and the runs of arms whose release was approved for measuring.
+
+    `jobs` are the two that it may request: the capture and the analysis of an arm.
+    """
+    name, prefix = study.folder.name, study.protocol.asset_prefix
+
+    @dg.sensor(
+        name=f"{prefix}_arms",
+        jobs=jobs,
+        minimum_interval_seconds=_ARMS_INTERVAL_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Adds a partition for each arm that the protocol or a frozen iteration lists. Starts a run only for the arms of an iteration "
+            "that says `measure = true`: once, first the capture and then the analysis."
+        ),
+    )
+    def fill(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        now, store = load_study(name), Store(home_folder(), read_only=True)
+        known = set(context.instance.get_dynamic_partitions(str(arm_partitions(prefix).name)))
+        new = [str(arm) for arm in now.protocol.arm_keys if str(arm) not in known]
+        sync_partitions(context.instance, now, context.log.info)
+        requests = [
+            request
+            for iteration in now.iterations
+            if iteration.adds.measure
+            for arm in iteration.arm_keys
+            if (request := next_run(now, store, iteration, arm)) is not None
+        ]
+        if not (new or requests):
+            return dg.SkipReason("every arm has its partition, and no approved one waits for its runs")
+        return dg.SensorResult(run_requests=requests)
+
+    return fill
+
+
+def next_run(study: Study, store: Store, iteration: Iteration, arm: ArmKey) -> dg.RunRequest | None:
+    """The run that an approved arm needs next: its capture, then its analysis; None where both are done.
+
+    The run key is of arm, digest, frozen hashes and capture versions: the same arm is never started twice by itself, and a
+    tag that was pushed again, another protocol or another way to capture is another key.
+    """
+    name, prefix = study.protocol.study, study.protocol.asset_prefix
+    if store.head(name, arm.folder, "summaries") is not None:
+        return None
+    steps = capture_steps(study)
+    captured = all(store.head(name, arm.folder, step.artifact) is not None for step in steps)
+    part = "analysis" if captured else "capture"
+    digest = iteration.adds.release.digest if iteration.adds.release else ""
+    versions = [step.code_version for step in steps]
+    key = sha256_of([part, str(arm), digest, study.frozen_sha256, iteration.frozen_sha256, versions])[:_RUN_KEY_CHARS]
+    return dg.RunRequest(run_key=key, job_name=f"{prefix}_{part}", partition_key=str(arm), tags=arm_tags(arm))
+
+
+def arm_tags(arm: ArmKey) -> dict[str, str]:
+    """The tags of an arm's runs, by which they are found in the UI."""
+    tags = {"engcmp/checkpoint": arm.checkpoint, "engcmp/engine": arm.engine, "engcmp/version": arm.version}
+    return tags | ({} if arm.setting is None else {"engcmp/setting": arm.setting})
+
+
+def results_sensor(study: Study) -> dg.SensorDefinition:
+    """Always on: comparisons and pages follow what was measured. It never starts an engine."""
+    name, prefix = study.folder.name, study.protocol.asset_prefix
+
+    @dg.sensor(
+        name=f"{prefix}_results_current",
+        job_name=f"{prefix}_results",
+        minimum_interval_seconds=_RESULTS_INTERVAL_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Makes comparisons and pages again when an arm that they rest on has new figures. It never starts an engine.",
+    )
+    def keep(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        now, store = load_study(name), Store(home_folder(), read_only=True)
+        state = _heads_state(now, store)
+        if state == context.cursor:
+            return dg.SkipReason("nothing has changed since the last look")
+        stale = stale_results(Session(now, store, "sensor", context.log.info))
+        if not stale:
+            return dg.SensorResult(skip_reason="comparisons and pages are current", cursor=state)
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=sha256_of(stale)[:_RUN_KEY_CHARS])], cursor=state)
+
+    return keep
+
+
+def stale_results(session: Session) -> dict[str, str]:
+    """The study-wide results that are not what their inputs give now, with the task that they would be; {} before any arm is measured."""
+    study, store = session.study, session.store
+    name = study.protocol.study
+    if all(store.head(name, arm.folder, "summaries") is None for arm in study.protocol.arm_keys):
+        return {}
+    found = {}
+    for artifact in ("comparisons", "publication"):
+        current = session.current(artifact, None)
+        try:
+            key = prepare(session, step_named(study, artifact), None).task_key
+        except EngcmpError:  # its input is still to be made, and is named before it
+            key = "its input first"
+        if current is None or current.receipt["task_key"] != key:
+            found[artifact] = key
+    return found
+
+
+def _heads_state(study: Study, store: Store) -> str:
+    """A short word for all heads of the study: it changes when any of them is replaced."""
+    folder = store.home / "heads" / study.protocol.study
+    heads = sorted((str(path.relative_to(folder)), path.stat().st_mtime_ns) for path in folder.rglob("*.json"))
+    return sha256_of([study.frozen_sha256, [one.frozen_sha256 for one in study.iterations], heads])
+
+
+def releases_sensor(study: Study, engine: str) -> dg.SensorDefinition:
+    """Off until it is turned on, since it asks a place outside: looks for new versions of one engine."""
+    name, prefix, rule = study.folder.name, study.protocol.asset_prefix, study.protocol.releases[engine]
+
+    @dg.sensor(
+        name=f"{prefix}_{engine.replace('-', '_')}_releases",
+        job_name=f"{prefix}_{ENGINE_VERSIONS}",
+        minimum_interval_seconds=_RELEASES_INTERVAL_S,
+        description=(
+            f"Looks each hour at {rule.name} ({rule.place}) for new versions of {engine}; a new one that counts becomes a candidate. It "
+            + (
+                "waits for your approval (job that ends in _approve)."
+                if rule.approval == "wait"
+                else "is approved by the protocol, and its arms are measured."
+            )
+            + " Turn it on with the switch."
+        ),
+    )
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        cursor = json.loads(context.cursor or "{}")
+        if (wait_s := cursor.get("not_before", 0) - time.time()) > 0:
+            return dg.SkipReason(f"asked to wait {wait_s:.0f} s more before the next look")
+        try:
+            seen = look(load_study(name), engine)
+        except RateLimitedError as error:
+            later = json.dumps({"not_before": time.time() + error.retry_after_s})
+            return dg.SensorResult(skip_reason=str(error), cursor=later)
+        except UnreachableError as error:
+            return dg.SkipReason(f"{error.what}; the next look asks again")
+        news = news_key(seen.findings)
+        if not news:
+            return dg.SensorResult(skip_reason=f"{seen.place}: {in_words(seen.findings)}", cursor="{}")
+        context.log.info(f"{seen.place}: {in_words(seen.findings)}")
+        # The same news is told once; a candidate that was removed by hand does not come back by itself.
+        return dg.SensorResult(
+            run_requests=[dg.RunRequest(run_key=sha256_of([engine, news])[:_RUN_KEY_CHARS])], cursor="{}"
+        )
+
+    return watch
+
+
+def approve_job(study: Study) -> Any:
+    """Approve a candidate: its iteration is frozen, and its arms appear."""
+    name, prefix = study.folder.name, study.protocol.asset_prefix
+
+    @dg.op(
+        name=f"{prefix}_approve_candidate",
+        description="Freeze the candidate iteration, and add the partitions of its arms.",
+        out=dg.Out(dg.Nothing),
+    )
+    def approve(context: dg.OpExecutionContext) -> None:
+        with events.failures():
+            now = load_study(name)
+            words = freeze_iteration(now, context.partition_key)
+            context.log.info(words)
+            after = load_study(name)
+            sync_partitions(context.instance, after, context.log.info)
+            context.log_event(observations.approval_observation(after, context.partition_key, words))
+
+    @dg.job(
+        name=f"{prefix}_approve",
+        partitions_def=candidate_partitions(prefix),
+        description=(
+            "Approves a new engine version: choose its candidate as the partition and launch. The candidate's file lies in the study's "
+            "folder, under iterations/; read it first. Its arms then appear as partitions, and are measured one after the other."
+        ),
+    )
+    def approving() -> None:
+        approve()
+
+    return approving
