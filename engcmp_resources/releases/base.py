@@ -26,9 +26,10 @@ class ReleaseFile:
 class Release:
     """One tag as a place shows it.
 
-    `digest` is what the tag stands for: `git:<40 hex>` (the commit, also of an annotated tag; 64 hex in a repository that
-    git keeps by SHA-256), `sha256:<64 hex>` (the image's manifest), or `files:<64 hex>` (hash over the sorted names and hashes of a release's wheels). It is None where the place was
-    not asked for it yet. `withdrawn` is the reason that the place gives for not using it (a yanked release), else None.
+    `digest` is what the tag stands for: `git:<40 hex>` (the commit, also of an annotated tag; 64 hex where the repository is
+    one of SHA-256), `sha256:<64 hex>` (the image's manifest), or `files:<64 hex>` (hash over the sorted names and hashes of a
+    release's wheels). It is None where the place was not asked for it yet, and where a wheel has no hash. `withdrawn` is the
+    reason that the place gives for not using it (a yanked release), else None.
     """
 
     tag: str
