@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,30 @@ from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number, markdown_image
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.receipts import Column
-from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.records import ArmKey, Check, plain
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, output_blob
+from engcmp_assets.matrix import matrix_now, matrix_published
 from engcmp_resources.errors import EngcmpError
 
 PLOT = "plot.png"
 _MIB = 1 << 20
 _WITHOUT_UNIT = ("str", "bool", "object")
+_ENDED_RUNS = 1000  # how many of the newest are looked through for arms that failed
+WORDS = {
+    "arm": "a checkpoint on an engine version, for example q4_0/llamacpp@b11549; each arm is a partition",
+    "floor": "what a measure reads between runs of one arm, where nothing differs",
+    "frozen": "fixed by hash before anything was measured",
+    "interval": "where the value would lie with other documents of this kind, in 95 of 100 cases, unless another level is given",
+    "iteration": "an addition to the frozen protocol: a file of data with a hash of its own",
+    "pair": "two arms, or two ways of computing one arm's rows: the candidate, and the baseline that it is held against",
+    "panel": "the texts, and the places in them, that one kind of figure is measured at",
+    "reference": "the same weights computed in float32, which every arm is held against",
+    "row": "one place in a text, with the probability of every token that may follow",
+    "verdict": "whether the difference can be told from none",
+    "window": "one text as a list of token ids",
+}
+"""What a newcomer may not know, said once; each description carries those that it uses."""
 
 
 def asset_key(study: Study, artifact: str) -> dg.AssetKey:
@@ -35,7 +52,7 @@ def spec_fields(study: Study, step: Step) -> dict[str, Any]:
     return {
         "key": asset_key(study, step.artifact),
         "deps": [asset_key(study, artifact) for artifact in sorted(deps)],
-        "description": f"{step.description}\n\nStudy: {study.protocol.title}.",
+        "description": f"{step.description}\n\n{_words_in(step.description)}Study: {study.protocol.title}.",
         "group_name": step.group,
         "owners": study.protocol.owners,
         "kinds": set(step.kinds),
@@ -51,27 +68,42 @@ def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
     )
 
 
-def check_specs(study: Study, step: Step, partitions: dg.PartitionsDefinition[Any] | None) -> list[dg.AssetCheckSpec]:
-    """The checks that a reader sees on the asset's page, for each partition of it."""
+def check_specs(
+    study: Study, step: Step, partitions: dg.PartitionsDefinition[Any] | None, further: Mapping[str, str] | None = None
+) -> list[dg.AssetCheckSpec]:
+    """The checks that a reader sees on the asset's page, for each partition of it; `further` are those of no single receipt."""
     key = asset_key(study, step.artifact)
     with warnings.catch_warnings():
         # Checks with partitions are a preview in this pinned version; without them a check would not say of which arm it speaks.
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
             dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=partitions)
-            for name, text in step.checks.items()
+            for name, text in (dict(step.checks) | dict(further or {})).items()
         ]
 
 
-def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: Done) -> dg.MaterializeResult[Any]:
-    """The event of a materialization: figures first, then plot, chain and details, then what an auditor compares byte by byte."""
+def materialize_result(
+    session: Session,
+    step: Step,
+    arm: ArmKey | None,
+    done: Done,
+    *,
+    instance: dg.DagsterInstance | None = None,
+    further_checks: Sequence[Check] = (),
+) -> dg.MaterializeResult[Any]:
+    """The event of a materialization: figures first, then plot, chain and details, then what an auditor compares byte by byte.
+
+    With an `instance`, the matrix of arms also tells those that were not measured because their last run failed.
+    """
     receipt, study = done.receipt, session.study
     is_frozen = step.artifact == "frozen_protocol"
     data_version = receipt["frozen_sha256"] if is_frozen else receipt["content_id"]
     return dg.MaterializeResult(
         asset_key=asset_key(study, step.artifact),
         metadata={
+            "state": _state(session, done),
             **_figures(receipt),
+            **_matrix(session, step, arm, done, instance),
             **_plot(session, step, arm, receipt),
             "chain": dg.MetadataValue.md(chain_table(session, done)),
             "details": dg.MetadataValue.json(receipt["details"]),
@@ -83,10 +115,13 @@ def materialize_result(session: Session, step: Step, arm: ArmKey | None, done: D
             "data_version": data_version,
             "outputs": _outputs_table(receipt),
             "dagster/column_schema": table_schema(step.columns),
-            **_row_count(receipt),
+            **_row_count(step, receipt),
+            **_other_tables(step, receipt),
         },
         data_version=dg.DataVersion(data_version),
-        check_results=[_check_result(study, step, check) for check in receipt["checks"]],
+        check_results=[
+            _check_result(study, step, check) for check in (*receipt["checks"], *plain(list(further_checks)))
+        ],
     )
 
 
@@ -107,7 +142,7 @@ def chain_table(session: Session, done: Done) -> str:
     """
     rows = [
         [
-            f"[{receipt['artifact']}]({_asset_url(session.study, receipt['artifact'], receipt['arm'])})",
+            f"[{receipt['artifact']}]({asset_url(session.study, receipt['artifact'], receipt['arm'])})",
             receipt["arm"] or "study",
             f"`{sha256[:16]}`",
             f"`{receipt['content_id'][:16]}`",
@@ -129,15 +164,62 @@ def say_to(context: dg.AssetExecutionContext) -> Callable[[str], None]:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """An error of ours becomes a Dagster failure whose description says what to do; nothing else is touched."""
+    """An error of ours becomes a Dagster failure: what, where and remedy each by itself, and in one line; nothing else is touched."""
     try:
         yield
     except EngcmpError as error:
-        metadata = {"what": error.what, "where": error.where or "", "remedy": error.remedy or ""}
-        raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+        parts = {"what": error.what, "where": error.where, "remedy": error.remedy}
+        metadata = {name: text for name, text in parts.items() if text}
+        raise dg.Failure(description=" ".join(str(error).split()), metadata=metadata, allow_retries=False) from error
 
 
-def _asset_url(study: Study, artifact: str, arm: str | None) -> str:
+def failed_arms(instance: dg.DagsterInstance, study: Study, arms: Sequence[str]) -> dict[str, str]:
+    """Those of `arms` whose last run that has ended failed, each with what a reader should know of it."""
+    prefix = study.protocol.asset_prefix
+    wanted = dg.RunsFilter(
+        statuses=[dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE], tags={"dagster/partition": list(arms)}
+    )
+    last: dict[str, dg.DagsterRun] = {}
+    for run in instance.get_runs(wanted, limit=_ENDED_RUNS):
+        if run.job_name.startswith(f"{prefix}_") or any(key.path[0] == prefix for key in run.asset_selection or ()):
+            last.setdefault(run.tags["dagster/partition"], run)
+    return {arm: f"run {run.run_id[:8]} failed; its page says why" for arm, run in last.items() if run.is_failure}
+
+
+def _words_in(text: str) -> str:
+    used = [f"**{word}** = {meaning}" for word, meaning in WORDS.items() if re.search(rf"\b{word}s?\b", text)]
+    return f"Words: {'; '.join(used)}.\n\n" if used else ""
+
+
+def _state(session: Session, done: Done) -> str:
+    """Whether this run made it, in words; else which run did, and when."""
+    if not done.answered_from_store:
+        return "made in this run"
+    origin = done.receipt["answered_by"]
+    maker = done.receipt if origin is None else session.store.read_receipt(origin)
+    return f"answered from the store (made {maker['finished_at'][:10]} by run {maker['run_id'][:8]})"
+
+
+def _matrix(
+    session: Session, step: Step, arm: ArmKey | None, done: Done, instance: dg.DagsterInstance | None
+) -> dict[str, Any]:
+    """Checkpoint by version as of this event, on the two assets that a reader goes to for results."""
+
+    def page(of: ArmKey) -> str:
+        return asset_url(session.study, "summaries", str(of))
+
+    def failed(arms: Sequence[str]) -> Mapping[str, str]:
+        return failed_arms(instance, session.study, arms) if instance else {}
+
+    if step.artifact == "summaries" and arm is not None:
+        return {"matrix": dg.MetadataValue.md(matrix_now(session, arm, failed, page))}
+    if step.artifact == "publication":
+        return {"matrix": dg.MetadataValue.md(matrix_published(session, done, page))}
+    return {}
+
+
+def asset_url(study: Study, artifact: str, arm: str | None) -> str:
+    """The page of an artifact in the UI; of an arm's, the page of that partition."""
     path = f"/assets/{study.protocol.asset_prefix}/{artifact}"
     # The overview shows the latest event of any partition, and cuts hashes off: these two views do neither.
     return f"{path}?view=partitions&partition={quote(arm, safe='')}" if arm else f"{path}?view=events"
@@ -226,9 +308,26 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str | int]]) -> dg.Mar
     return dg.MetadataValue.md("\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
 
 
-def _row_count(receipt: Mapping[str, Any]) -> dict[str, int]:
-    tables = [output["rows"] for output in receipt["outputs"] if output["columns"] and output["rows"] is not None]
-    return {"dagster/row_count": tables[0]} if tables else {}
+def _row_count(step: Step, receipt: Mapping[str, Any]) -> dict[str, int]:
+    """Rows of the asset's table; where it has one a panel, of all of them."""
+    tables = [output["rows"] for output in receipt["outputs"] if output["rows"] is not None and _is_shown(step, output)]
+    return {"dagster/row_count": sum(tables)} if tables else {}
+
+
+def _other_tables(step: Step, receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables whose columns are not those that the asset shows, each kind once, under the name of its first file."""
+    found: dict[tuple[Column, ...], str] = {}
+    for output in receipt["outputs"]:
+        if output["columns"] and not _is_shown(step, output):
+            found.setdefault(tuple(Column(**column) for column in output["columns"]), output["name"])
+    return {
+        f"columns of {name}": dg.MetadataValue.table_schema(table_schema(columns)) for columns, name in found.items()
+    }
+
+
+def _is_shown(step: Step, output: Mapping[str, Any]) -> bool:
+    names = {column["name"] for column in output["columns"]}
+    return bool(names) and names <= {column.name for column in step.columns}
 
 
 def _check_result(study: Study, step: Step, check: Mapping[str, Any]) -> dg.AssetCheckResult:

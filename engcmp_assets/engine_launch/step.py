@@ -98,8 +98,8 @@ STEP = Step(
     artifact=LAUNCH,
     title="Engine launch, scoring",
     description=(
-        "Every start of the arm's engine that served its captures: the specification that was asked for, and what the engine itself "
-        "reported after loading. A setting that reads back differently from what was asked refuses the engine version."
+        "Every start of the arm's engine that its rows were measured in: the settings that were asked for, and what the engine itself "
+        "reported after loading. An engine that reads a setting back differently from what was asked is refused."
     ),
     group="capture",
     kinds=("cplusplus",),

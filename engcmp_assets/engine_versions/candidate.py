@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engcmp_assets.engine_versions.decisions import Finding, Known
+from engcmp_assets.engine_versions.decisions import Finding, tag_of
 from engcmp_assets.kernel.iterations import IterationFile, parse_iteration
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.records import ArmKey
@@ -33,7 +33,6 @@ def candidate_text(
     protocol: Protocol,
     rule: ReleaseRule,
     finding: Finding,
-    known: Sequence[Known],
     *,
     place: str,
     wheels: Mapping[str, PinnedWheel],
@@ -57,7 +56,7 @@ def candidate_text(
     ]
     for arm in arms:
         lines += _table("[arms]", {"arm": str(arm)})
-        for other in _others(protocol, rule, finding, known, arm):
+        for other in _others(protocol, rule, finding, arm):
             lines += _table(
                 "[comparisons]",
                 {
@@ -95,14 +94,13 @@ def _source(rule: ReleaseRule, finding: Finding, name: str, wheels: Mapping[str,
     return lines
 
 
-def _others(
-    protocol: Protocol, rule: ReleaseRule, finding: Finding, known: Sequence[Known], arm: ArmKey
-) -> list[ArmKey]:
+def _others(protocol: Protocol, rule: ReleaseRule, finding: Finding, arm: ArmKey) -> list[ArmKey]:
     """What the new arm is compared with: the content that its tag had before, else the last version, and the baselines."""
-    tags = {one.version: one.tag for one in known if one.state == "in the study"}
+    versions = protocol.engines[arm.engine].versions
+    tags = {name: tag_of(protocol.sources[entry.source]) for name, entry in versions.items()}
     measured = [one for one in protocol.arm_keys if (one.checkpoint, one.engine) == (arm.checkpoint, arm.engine)]
     own = order_of(finding.tag)
-    before = [one for one in measured if one.version in tags and order_of(tags[one.version]) <= own]
+    before = [one for one in measured if order_of(tags[one.version]) <= own]
     last = sorted(before, key=lambda one: order_of(tags[one.version]))[-1:]
     baselines = [one for one in measured if one.version in rule.baselines]
     return [one for one in dict.fromkeys([*last, *baselines]) if one != arm]

@@ -132,13 +132,19 @@ def _why_not(rule: ReleaseRule, tag: Tag) -> tuple[State, str] | None:
 def _known(name: str, source: Source, rule: ReleaseRule, state: State, where: str | None) -> Known | None:
     if isinstance(source, WheelSource):
         files = {wheel.file: wheel.sha256 for wheel in source.wheels.values()}
-        same = rule.wheels and source.package == rule.package_name
+        folder = rule.name if rule.place == "folder" else None
+        same = rule.wheels and (source.package, source.find_links) == (rule.package_name, folder)
         return Known(name, source.version, None, files, state, where) if same else None
     if isinstance(source, RepositorySource):
         same = rule.place == "git" and source.repository == rule.name
         return Known(name, source.tag, f"git:{source.commit}", {}, state, where) if same else None
     same = rule.place == "registry" and source.image == rule.name
     return Known(name, source.tag, source.digest, {}, state, where) if same else None
+
+
+def tag_of(source: Source) -> str:
+    """The tag that a source was taken from."""
+    return source.version if isinstance(source, WheelSource) else source.tag
 
 
 def news_key(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:

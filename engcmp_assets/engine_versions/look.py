@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engcmp_assets.engine_versions.candidate import PinnedWheel, candidate_name, candidate_text, latest_candidates
-from engcmp_assets.engine_versions.decisions import ACTIONABLE, Finding, Known, Tag, decide, known_versions
+from engcmp_assets.engine_versions.decisions import ACTIONABLE, Finding, Tag, decide, known_versions
 from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration
 from engcmp_assets.kernel.iterations import FROZEN_SUFFIX, IterationFile
 from engcmp_assets.kernel.progress import Say
@@ -31,7 +31,6 @@ class Look:
     rule: ReleaseRule
     place: str
     findings: tuple[Finding, ...]
-    known: tuple[Known, ...]
     releases: Mapping[str, Release]
     unanswered: str | None = None
 
@@ -48,7 +47,7 @@ def look(study: Study, engine: str) -> Look:
         for one in listing.releases
     ]
     releases = {one.tag: one for one in listing.releases}
-    return Look(engine, rule, listing.place, tuple(decide(engine, rule, shown, known)), tuple(known), releases)
+    return Look(engine, rule, listing.place, tuple(decide(engine, rule, shown, known)), releases)
 
 
 def look_patiently(study: Study, engine: str) -> Look:
@@ -57,7 +56,7 @@ def look_patiently(study: Study, engine: str) -> Look:
         return look(study, engine)
     except UnreachableError as error:
         rule = study.protocol.releases[engine]
-        return Look(engine, rule, rule.name, (), (), {}, unanswered=error.what)
+        return Look(engine, rule, rule.name, (), {}, unanswered=error.what)
 
 
 def candidates_of(study: Study) -> dict[str, IterationFile]:
@@ -84,7 +83,7 @@ def write_candidates(study: Study, store: Store, seen: Look, say: Say) -> list[s
             continue
         wheels = _pinned(seen, finding, store, say) if seen.rule.wheels else {}
         place = f"{seen.rule.name} ({seen.rule.place})"  # as the protocol names it: the listing may name hosts and folders of this machine
-        text = candidate_text(study.protocol, seen.rule, finding, seen.known, place=place, wheels=wheels)
+        text = candidate_text(study.protocol, seen.rule, finding, place=place, wheels=wheels)
         replace_visible(path, text.encode("utf-8"))
         say(f"{finding.tag} is {finding.state}: candidate {name} written")
         written.append(name)

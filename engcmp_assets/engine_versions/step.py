@@ -81,7 +81,7 @@ def make(work: Work) -> Made:
         ],
         flags=[] if not repushed else ["a tag was pushed again"],
         details={
-            "candidates_written": written, "waiting": [one.iteration for one in findings if one.state == "waiting for approval"],
+            "candidates_written": written,
             "states": {str(state): count for state, count in states.items()},
         },
     )  # fmt: skip

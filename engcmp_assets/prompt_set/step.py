@@ -113,8 +113,8 @@ STEP = Step(
     artifact="prompt_set",
     title="Prompt set",
     description=(
-        "The token ids that every engine is given, tokenized once and frozen. Engines get ids, never text, so no tokenizer or template "
-        "can differ between them; the model's own tokenizer must still give the same ids for the texts."
+        "The token ids that every engine is given, made once from the study's texts and frozen, window by window. Engines get ids, "
+        "never text, so no tokenizer or template can differ between them; the model's own tokenizer must still give the same ids."
     ),
     group="inputs",
     kinds=("json", "parquet"),

@@ -12,21 +12,25 @@ from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
-from engcmp_assets.publication.pages import SCHEMA, render_html, render_markdown, render_plot
+from engcmp_assets.publication.pages import SCHEMA, render_pages, render_plot
 from engcmp_resources.canonical import canonical_bytes
 
+# Of SUMMARY.json the list `arms`, one line for each arm of the protocol; what stands beside it is said in the description.
 COLUMNS = (
-    Column("arms", "object", "1", "Each arm: state, runs, rows, file size, and its figures with intervals and floors"),
-    Column("comparisons", "object", "1", "Each declared pair: differences, intervals, floors, verdicts, confounds"),
-    Column("terms", "object", "1", "Each measure: version, unit, title, definition"),
-    Column("panels", "object", "1", "Each panel that figures come from: its label, its reference and its score path"),
-    Column("limits", "object", "1", "What the study does not cover, as the protocol states it"),
-    Column(
-        "plot",
-        "object",
-        "nats",
-        "The rows of the one plot: distance from the reference for each arm, with its interval",
-    ),
+    Column("arm", "str", "1", "The arm, as checkpoint/engine@version"),
+    Column("checkpoint", "str", "1", "Name of the checkpoint"),
+    Column("engine", "str", "1", "Name of the engine"),
+    Column("version", "str", "1", "Version of the engine"),
+    Column("state", "str", "1", "measured, or not measured"),
+    Column("reason", "str", "1", "Why it has no figures and how to measure it; empty where it was measured"),
+    Column("runs", "int", "run", "Passes over the texts: launches times repeats. This and what follows: of measured arms"),
+    Column("launches", "int", "launch", "Starts of the engine for the prefill path"),
+    Column("repeats", "int", "run", "Runs within a launch"),
+    Column("rows", "int", "row", "Rows of the first panel"),
+    Column("windows", "int", "window", "Texts of the first panel"),
+    Column("score_path", "str", "1", "How the rows were computed: prefill = a whole text in one batch"),
+    Column("file_bytes", "int", "byte", "Size of the checkpoint's file"),
+    Column("figures", "object", "1", "Each measure on each population: value, unit, interval, floor, and the id for engcmp trace"),
 )
 
 
@@ -88,18 +92,19 @@ def make(work: Work) -> Made:
     pairs = {pair["pair_id"]: pair["state"] for pair in summary["comparisons"]}
     measured = [arm for arm in summary["arms"] if arm["state"] == "measured"]
     why = {arm["arm"]: arm["reason"] for arm in summary["arms"] if arm["reason"]}
+    markdown, html = render_pages(summary, plot_href="plot.png")
     return Made(
         products=[
-            Product("SUMMARY.json", "json", canonical_bytes(summary), columns=COLUMNS),
-            Product("SUMMARY.md", "md", render_markdown(summary, plot_href="plot.png").encode("utf-8"), role="view"),
-            Product("SUMMARY.html", "html", render_html(summary).encode("utf-8"), role="view"),
+            Product("SUMMARY.json", "json", canonical_bytes(summary), rows=len(summary["arms"]), columns=COLUMNS),
+            Product("SUMMARY.md", "md", markdown.encode("utf-8"), role="view"),
+            Product("SUMMARY.html", "html", html.encode("utf-8"), role="view"),
             Product("plot.png", "png", render_plot(summary), role="view"),
         ],
         figures=[_published(figure) for arm in measured for figure in arm["figures"] if figure["population"] == ALL],
         checks=[
             Check(
                 "every_arm_measured", len(measured) == len(summary["arms"]),
-                f"{len(measured)} of {len(summary['arms'])} arms are measured", why,
+                f"{len(measured)} of {len(summary['arms'])} arms are measured", {"measured": len(measured)} | why,
             )
         ],
         details={"pairs": pairs, "frozen_sha256": work.study.frozen_sha256},
@@ -151,12 +156,14 @@ STEP = Step(
     artifact="publication",
     title="Publication",
     description=(
-        "What a reader gets: SUMMARY.json with every figure of every arm and pair, and the Markdown and HTML pages that are made from it "
-        "and nothing else. Each figure's id leads back to its rows, launch and frozen protocol with `engcmp trace`."
+        "What a reader gets of the study: SUMMARY.json with every figure of every arm and pair, and the Markdown and HTML pages that are "
+        "made from it and nothing else. Each figure's id leads back to its rows, launch and frozen protocol with `engcmp trace`. The "
+        "columns below are those of `arms` in SUMMARY.json, one line for each arm; beside it stand `comparisons` (each pair: differences, "
+        "intervals, floors, verdicts), `terms` (each measure: unit and definition), `panels`, `limits` and the rows of the `plot`."
     ),
     group="results",
     kinds=("json", "html"),
-    version="3",
+    version="4",
     uses=(
         Use("frozen_protocol", "study", ()),
         Use("summaries", "every arm", ("summary.json",)),

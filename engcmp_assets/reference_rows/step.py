@@ -141,8 +141,9 @@ STEP = Step(
     artifact="reference_rows",
     title="Reference rows",
     description=(
-        "The teacher: a float32 pass over the dequantized weights at the rows that the panels keep, full vocabulary or the top K ids and "
-        "the rest. Every arm is measured against these rows; they are computed once and every other arm is answered from the store."
+        "What the reference predicts at the rows that the panels keep: probabilities over the whole vocabulary, or of its most probable "
+        "tokens and of all others together. Every arm is measured against these rows; they are computed once, without any engine, and "
+        "every further arm is answered from the store."
     ),
     group="inputs",
     kinds=("numpy", "safetensors"),

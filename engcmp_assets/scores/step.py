@@ -207,8 +207,9 @@ def step(study: Study) -> Step:
         artifact="scores",
         title="Scores",
         description=(
-            "One line for each captured row: how far the engine's distribution of the next token is from the reference's, and what both "
-            "say of the token that follows. Every figure of the study is an average over these lines."
+            "One line for each captured row: how far the engine's prediction of the next token is from the reference's, and what both "
+            "say of the token that follows in the text. Every figure of the study is an average over these lines; each panel is a table "
+            "of its own, with the columns that it has."
         ),
         group="analysis",
         kinds=("numpy", "parquet"),

@@ -142,8 +142,8 @@ def step(study: Study) -> Step:
         artifact="summaries",
         title="Summaries",
         description=(
-            "The arm's figures: every declared measure over all rows and per block, with an interval from resampling whole documents, the "
-            "same at the Bonferroni level of its family, and what the measure reads between runs of this arm where nothing differs."
+            "The published figures of one arm: every measure that the protocol declares, over all rows and by kind of content, each with "
+            "its interval, a wider interval that allows for how many figures are looked at, and its floor."
         ),
         group="results",
         kinds=("numpy", "json"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import scored_rows
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
@@ -17,26 +18,33 @@ from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blo
 from engcmp_assets.tails.tail_statistics import TailRow, Tails, tail_statistics
 from engcmp_resources.canonical import canonical_bytes
 
-_SHARES = ("share_above_0_1_nats", "share_above_0_5_nats", "share_above_1_nats", "share_above_2_nats")
-_NATS = (
-    "mean_nats",
-    "median_nats",
-    "p90_nats",
-    "p95_nats",
-    "p99_nats",
-    "p99_9_nats",
-    "max_nats",
-    "worst_1_percent_mean_nats",
-)
+_SHARES = {f"share_above_{name}_nats": name.replace("_", ".") for name in ("0_1", "0_5", "1", "2")}
+_NATS = {
+    "mean_nats": "Mean of the measure over the rows",
+    "median_nats": "Median of the measure: half of the rows are at or below it",
+    **{
+        f"p{name}_nats": f"{name.replace('_', '.')}th percentile: {name.replace('_', '.')} % of the rows are at or below it"
+        for name in ("90", "95", "99", "99_9")
+    },
+    "max_nats": "Largest value of any row",
+    "worst_1_percent_mean_nats": "Mean over the worst 1 % of the rows, at least one row",
+}
+_MEASURES = ("kl_full", "kl_coarse")
+_UNIT = MEASURES["kl_full"].unit
 COLUMNS = (
     Column("panel", "str", "1", "The panel"),
-    Column("measure", "str", "1", "The KL whose tails these are: kl_full, or kl_coarse on a top-K panel"),
+    Column(
+        "measure",
+        "str",
+        "1",
+        "The measure whose tails these are. " + " ".join(f"{name}: {MEASURES[name].definition}" for name in _MEASURES),
+    ),
     Column("population", "str", "1", "all, block:NAME or bucket:NAME"),
     Column("rows", "int", "row", "Rows of the population"),
-    *(Column(name, "float", "nats", f"{name.removesuffix('_nats').replace('_', ' ')} over the rows") for name in _NATS),
+    *(Column(name, "float", _UNIT, text) for name, text in _NATS.items()),
     *(
-        Column(name, "float", "share of rows", f"Share of rows with KL {name[6:].replace('_', ' ', 1)}")
-        for name in _SHARES
+        Column(name, "float", "share of rows", f"Share of rows whose value is above {limit} {_UNIT}")
+        for name, limit in _SHARES.items()
     ),
 )
 
@@ -113,12 +121,13 @@ def step(study: Study) -> Step:
         artifact="tails",
         title="Tails",
         description=(
-            "A mean hides its worst rows. Quantiles of KL up to the maximum, shares of rows above fixed distances, and the ten worst rows "
-            "with their window, position and next token, overall and per block and bucket."
+            "How far the arm's worst rows are from the reference, which a mean hides: percentiles of the distance up to its maximum, "
+            "shares of rows above fixed distances, and the ten worst rows with their window, position and next token, over all rows, by "
+            "kind of content and by length of the text."
         ),
         group="analysis",
         kinds=("numpy", "parquet"),
-        version="1",
+        version="2",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use("scores", "arm", tuple(scored_rows(name) for name in study.protocol.panels)),
@@ -126,7 +135,7 @@ def step(study: Study) -> Step:
         per_arm=True,
         parameters=parameters,
         make=make,
-        measures=("kl_full", "kl_coarse"),
+        measures=_MEASURES,
         columns=COLUMNS,
         checks={"row_counts": "The tails are of every scored row in the panel's roles"},
     )

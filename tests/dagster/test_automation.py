@@ -7,7 +7,7 @@ import http.server
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from homes import flipped, replace_file
 from tiny import BASE_ARM, TINY, TinyStudy
+from ui_process import forget
 from watched import ENGINE, FIRST, make_watched, release
 
 from engcmp_assets.automation import next_run, sync_partitions
@@ -50,11 +51,21 @@ class World:
         return Store(self.tiny.home, read_only=True)
 
     def run(
-        self, job: str, *, partition: str | None = None, config: Mapping[str, Any] | None = None
+        self,
+        job: str,
+        *,
+        partition: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        only: Sequence[str] | None = None,
     ) -> dg.ExecuteInProcessResult:
+        """Run a job in this process, whole or only some of its artifacts, as a selection in the UI does."""
         definition = definitions().resolve_job_def(job)
+        selection = None if only is None else [dg.AssetKey([PREFIX, *name.split("/")]) for name in only]
         return definition.execute_in_process(
-            instance=self.instance, partition_key=partition, run_config=QUIET | dict(config or {})
+            instance=self.instance,
+            partition_key=partition,
+            run_config=QUIET | dict(config or {}),
+            asset_selection=selection,
         )
 
     def tick(self, sensor: str, cursor: str | None = None) -> Any:
@@ -131,6 +142,25 @@ def test_what_runs_by_itself_from_the_start_starts_no_engine_but_for_approved_ar
     jobs |= {one.job_name for one in location.schedules or () if one.default_status == dg.DefaultScheduleStatus.RUNNING}
     assert {job for job in jobs if pools_of(location, job)} == {"smollm2_cpu_capture"}
     assert not pools_of(location, "smollm2_cpu_engine_versions")
+
+
+def test_only_the_missing_panel_of_an_arm_is_measured_and_the_others_stay(world: World) -> None:
+    before = {panel: world.receipt(f"captured_rows/{panel}") for panel in ("pa", "pb", "pd")}
+    forget(world.tiny.home, BASE_ARM, ["captured_rows/pb"], study=TINY)
+    world.run(f"{PREFIX}_capture", partition=BASE_ARM, only=["captured_rows/pb"])
+    after = {panel: world.receipt(f"captured_rows/{panel}") for panel in before}
+    assert after["pb"]["run_id"] != before["pb"]["run_id"]
+    assert after["pb"]["content_id"] == before["pb"]["content_id"]  # the same rows, bit for bit
+    assert {panel: after[panel] for panel in ("pa", "pd")} == {panel: before[panel] for panel in ("pa", "pd")}
+
+
+def test_one_artifact_is_made_again_on_demand_and_nothing_is_overwritten(world: World) -> None:
+    before, files = world.receipt("scores"), set((world.tiny.home / "receipts").iterdir())
+    again = {"ops": {f"{PREFIX}__scores": {"config": {"remeasure": True}}}}
+    world.run(f"{PREFIX}_analysis", partition=BASE_ARM, config=again, only=["scores"])
+    after = world.receipt("scores")
+    assert (after["measurement"], after["content_id"]) == (before["measurement"] + 1, before["content_id"])
+    assert files < set((world.tiny.home / "receipts").iterdir())
 
 
 # ---------------------------------------------------------------- results follow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,21 +10,12 @@ from pathlib import Path
 
 import pytest
 from homes import Q4, STUDY
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 from ui_process import Ui, forget, home_without_dagster, running_ui
 
-CHROMIUM = Path(os.environ.get("ENGCMP_CHROMIUM", "/usr/bin/chromium"))
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 PREFIX = "smollm2_cpu"
 RUN_S = 60
 Shoot = Callable[[str], None]
-
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}; set ENGCMP_CHROMIUM to one to run the browser test"
-)
 
 
 @pytest.fixture
@@ -35,30 +25,6 @@ def ui(measured_home: Path, tmp_path: Path) -> Iterator[Ui]:
     forget(home, Q4, ["scores", "tails", "summaries"])
     with running_ui(home) as running:
         yield running
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(FLAGS))
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Page:
-    page = browser.new_page(viewport={"width": 1500, "height": 1000})
-    page.set_default_timeout(30_000)
-    expect.set_options(timeout=30_000)
-    return page
-
-
-@pytest.fixture
-def shoot(page: Page, tmp_path: Path) -> Shoot:
-    """Save what the page shows, for a reader: in ENGCMP_SCREENSHOTS, by default in the test's own folder."""
-    folder = Path(os.environ.get("ENGCMP_SCREENSHOTS", tmp_path / "screenshots"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda name: (page.screenshot(path=folder / f"{name}.png", animations="disabled"), None)[1]
 
 
 @pytest.mark.timeout(300)

@@ -109,15 +109,15 @@ def home_without_dagster(measured: Path, target: Path) -> Path:
     return target
 
 
-def forget(home: Path, arm: str, artifacts: Sequence[str]) -> None:
+def forget(home: Path, arm: str, artifacts: Sequence[str], study: str = STUDY) -> None:
     """Take the artifacts' heads and completed tasks away from an arm, so that they are to be made again."""
     for artifact in artifacts:
-        (home / "heads" / STUDY / arm.replace("/", "~") / f"{artifact}.json").unlink(missing_ok=True)
+        (home / "heads" / study / arm.replace("/", "~") / f"{artifact}.json").unlink(missing_ok=True)
     for task in (home / "tasks").glob("*.json"):
         receipt = home / "receipts" / f"{json.loads(task.read_bytes()).get('receipt_sha256')}.json"
         if receipt.is_file():
             made = json.loads(receipt.read_bytes())
-            if made["arm"] == arm and made["artifact"] in artifacts:
+            if made["study"] == study and made["arm"] == arm and made["artifact"] in artifacts:
                 task.unlink()
 
 

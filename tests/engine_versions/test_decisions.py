@@ -120,6 +120,11 @@ def test_a_candidate_is_known_as_what_it_is(study: Study, declined: str | None, 
     assert news_key([again]) == []
 
 
+def test_a_wheel_of_a_folder_is_not_the_index_s_release_of_that_name(study: Study) -> None:
+    folder = rule(place="folder", name="wheels", package="xllamacpp")
+    assert known_versions(study.protocol, ENGINE, folder, {}) == []
+
+
 def test_versions_of_another_place_are_not_this_place_s(study: Study) -> None:
     assert {one.version for one in known_versions(study.protocol, ENGINE, rule(), {})} == {"b8672", "b10809", "b11549"}
     assert known_versions(study.protocol, ENGINE, rule(name="another-package"), {}) == []
@@ -188,9 +193,8 @@ def listed() -> Tag:
 
 def candidate(study: Study, *, declined: str | None = None) -> IterationFile:
     (found,) = decide(ENGINE, rule(), [listed()], [])
-    old = known_versions(study.protocol, ENGINE, rule(), {})
     wheels = {"linux-x86_64": PinnedWheel(FILE, A, "xllamacpp/xllamacpp.abi3.so", B)}
-    text = candidate_text(study.protocol, rule(), found, old, place="an index", wheels=wheels)
+    text = candidate_text(study.protocol, rule(), found, place="an index", wheels=wheels)
     if declined is not None:
         text = text.replace("because =", f"declined = {json.dumps(declined)}\nbecause =")
     return parse_iteration(text.encode(), where="here")
@@ -212,10 +216,9 @@ def test_a_candidate_is_compared_with_the_last_version_and_the_baselines_once_ea
     ]
     other = rule(baselines=["b8672"])
     (found,) = decide(ENGINE, other, [listed()], [])
-    old = known_versions(study.protocol, ENGINE, other, {})
     wheels = {"linux-x86_64": PinnedWheel(FILE, A, "m.so", B)}
     adds = parse_iteration(
-        candidate_text(study.protocol, other, found, old, place="p", wheels=wheels).encode(), where="here"
+        candidate_text(study.protocol, other, found, place="p", wheels=wheels).encode(), where="here"
     )
     assert [pair.baseline for pair in adds.comparisons] == ["q4_0/llamacpp@b11549", "q4_0/llamacpp@b8672"]
 
@@ -226,7 +229,7 @@ def test_a_tag_pushed_again_is_compared_with_its_former_content(study: Study) ->
     other = Tag("2026.9.10809", f"files:{B}", dict.fromkeys(files, B))
     found = next(one for one in decide(ENGINE, rule(), [other], old) if one.tag == other.tag)
     wheels = {"linux-x86_64": PinnedWheel(FILE, B, "m.so", A)}
-    text = candidate_text(study.protocol, rule(baselines=[]), found, old, place="p", wheels=wheels)
+    text = candidate_text(study.protocol, rule(baselines=[]), found, place="p", wheels=wheels)
     pairs = parse_iteration(text.encode(), where="here").comparisons
     assert [(pair.candidate, pair.baseline) for pair in pairs] == [
         (f"q4_0/llamacpp@b10809-{B[:8]}", "q4_0/llamacpp@b10809")
@@ -238,13 +241,13 @@ def test_a_tag_that_makes_no_arm_s_name_is_refused_before_anything_is_written(st
     (found,) = decide(ENGINE, odd, [Tag("../../x", f"files:{A}", {FILE: A})], [])
     wheels = {"linux-x86_64": PinnedWheel(FILE, A, "m.so", B)}
     with pytest.raises(EngcmpError, match="is not an arm"):
-        candidate_text(study.protocol, odd, found, [], place="p", wheels=wheels)
+        candidate_text(study.protocol, odd, found, place="p", wheels=wheels)
 
 
 def test_text_from_outside_cannot_leave_its_field(study: Study) -> None:
     (found,) = decide(ENGINE, rule(), [listed()], [])
     wheels = {"linux-x86_64": PinnedWheel('x"\n[[arms]]\narm = "evil', A, "m.so", B)}
-    text = candidate_text(study.protocol, rule(), found, [], place='"""\n[x]', wheels=wheels)
+    text = candidate_text(study.protocol, rule(), found, place='"""\n[x]', wheels=wheels)
     adds = parse_iteration(text.encode(), where="here")
     assert len(adds.arms) == 1
     assert adds.release is not None and adds.release.place == '"""\n[x]'
@@ -253,5 +256,5 @@ def test_text_from_outside_cannot_leave_its_field(study: Study) -> None:
 def test_a_release_without_a_wheel_for_any_platform_is_refused(study: Study) -> None:
     (found,) = decide(ENGINE, rule(), [listed()], [])
     with pytest.raises(EngcmpError, match=r"2026\.11\.12000 has no wheel for linux-x86_64"):
-        candidate_text(study.protocol, rule(), found, [], place="p", wheels={})
+        candidate_text(study.protocol, rule(), found, place="p", wheels={})
     assert candidate_name(found) == "llamacpp-b12000"

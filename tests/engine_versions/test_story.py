@@ -55,6 +55,7 @@ def story(measured_home: Path, llamacpp_library: Path, tmp_path_factory: pytest.
     alarm = newest(tiny)
     (other,) = (name.removesuffix(".toml") for name in iterations(tiny) if name.startswith("llamacpp-b1-"))
     do("approve other bytes", "versions", TINY, "--approve", other)
+    do("run other bytes", "run", TINY)
     for wheel in (tiny.root / "wheels").iterdir():
         wheel.unlink()
     do("look at a deleted tag", "versions", TINY)
