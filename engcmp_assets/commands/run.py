@@ -46,7 +46,8 @@ def run(study: str, arms: Sequence[str], remeasure: bool) -> None:
 def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     """Run the arms one after the other, then the study-wide results, and print the summary and where to look next.
 
-    Raises EngcmpError for an unknown arm, before anything is started, and for the first step that fails.
+    Raises EngcmpError for an unknown arm, before anything is started. An arm that fails is told, the others are measured all the same, and
+    the command ends with its error.
     """
     started = time.monotonic()
     study = load_study(name)
@@ -56,18 +57,36 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     prefix = study.protocol.asset_prefix
     config = remeasure_config(study) if remeasure else None
     answered = made = 0
+    failed: dict[str, EngcmpError] = {}
     with open_instance() as instance:
         sync_partitions(instance, study)
         for index, arm in enumerate(chosen, start=1):
             stderr_line(f"[{arm}] arm {index} of {len(chosen)}")
-            counts = run_job(definition, f"{prefix}_arm", instance, partition=str(arm), config=config)
+            try:
+                counts = run_job(definition, f"{prefix}_arm", instance, partition=str(arm), config=config)
+            except EngcmpError as error:
+                # An engine that does not run here, say for want of an instruction set, must not keep the others from being measured.
+                failed[str(arm)] = error
+                stderr_line(f"[{arm}] failed: {error}")
+                continue
             answered, made = answered + counts[0], made + counts[1]
+        if len(failed) == len(chosen):
+            raise _failure(failed, len(chosen))
         stderr_line(f"[{name}] comparisons and publication")
         counts = run_job(definition, f"{prefix}_results", instance)
         answered, made = answered + counts[0], made + counts[1]
     seconds = time.monotonic() - started
     stderr_line(f"[{name}] {made} artifacts made, {answered} answered from the store, in {seconds:.0f} s\n")
     click.echo(closing_text(study, Store(home_folder())))
+    if failed:
+        raise _failure(failed, len(chosen))
+
+
+def _failure(failed: Mapping[str, EngcmpError], of: int) -> EngcmpError:
+    """One error for all arms that failed: that of the first, which each of them has told already."""
+    arm, first = next(iter(failed.items()))
+    what = f"{arm}: {first.what}" if len(failed) == 1 else f"{len(failed)} of {of} arms failed; {arm}: {first.what}"
+    return EngcmpError(what, where=first.where, remedy=first.remedy)
 
 
 def closing_text(study: Study, store: Store) -> str:

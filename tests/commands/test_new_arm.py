@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 from homes import assert_one_clear_line
-from tiny import BASE_ARM, NEW_ARM, TINY, TinyStudy, copy_of, make_tiny, write_iteration
+from tiny import BASE_ARM, NEW_ARM, TINY, TinyStudy, copy_of, make_tiny, make_wheel, write_iteration
 
+from engcmp_resources.canonical import sha256_file
 from engcmp_resources.package_index import platform_key
 
 Done = subprocess.CompletedProcess[str]
@@ -153,3 +155,20 @@ def test_an_iteration_of_another_frozen_hash_is_refused_until_it_is_frozen_anew(
     checked = copied.run("verify", TINY)
     assert checked.returncode == 1
     assert "summaries was made under another frozen hash than that of the protocol" in checked.stdout
+
+
+def test_an_arm_whose_engine_does_not_run_keeps_no_other_from_being_measured(copied: TinyStudy, tmp_path: Path) -> None:
+    library = tmp_path / "no-library.so"
+    library.write_bytes(b"not a library")
+    wheel = make_wheel(copied.root / "wheels", "2099.1.2", library, platform_key())
+    text = copied.iteration.read_text(encoding="utf-8").replace("b99", "b98").replace("2099.1.1", "2099.1.2")
+    for field, digest in (("sha256", sha256_file(wheel)), ("member_sha256", sha256_file(library))):
+        text = re.sub(rf'(?m)^{field} = "\w+"', f'{field} = "{digest}"', text)
+    copied.iteration.with_name("b98.toml").write_text(text, encoding="utf-8")
+    assert copied.run("freeze", TINY, "--iteration", "b98").returncode == 0
+    done = copied.run("run", TINY)
+    assert_one_clear_line(done, "q4_0/llamacpp@b98")
+    summary = json.loads((copied.home / "views" / TINY / "_study" / "publication" / "SUMMARY.json").read_bytes())
+    states = {arm["arm"]: arm["state"] for arm in summary["arms"]}
+    assert states == {BASE_ARM: "measured", "q4_0/llamacpp@b98": "not measured", NEW_ARM: "measured"}
+    assert "q4_0/llamacpp@b98" in done.stdout
