@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.work import sound_receipt
+from engcmp_assets.kernel.work import output_blob, sound_receipt
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Blob, Store
 
@@ -30,12 +32,21 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the UI that leads from the published figure to the frozen protocol: its path, and what it takes to get there."""
+
+    path: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
-    """A figure, the receipts below it in the order of the chain, and the frozen hash in which it ends."""
+    """A figure, the receipts below it in the order of the chain, the frozen hash in which it ends, and the same way in the UI."""
 
     figure: Mapping[str, Any]
     links: tuple[Link, ...]
     frozen_sha256: str
+    pages: tuple[Page, ...]
 
 
 def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any], str]]:
@@ -53,7 +64,12 @@ def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any],
 
 
 def trace(store: Store, study: Study, figure_id: str) -> Trace:
-    """The chain of one figure. Raises EngcmpError with the closest ids for one that does not exist."""
+    """The chain of one figure. Raises EngcmpError with the closest ids for one that does not exist.
+
+    The receipt of the comparisons names the inputs of all pairs, since one receipt holds them all. A pair is made from its own
+    two arms alone (`compare_pair` reads no other), so only their receipts and those of the study are listed. That leaves no gap:
+    each receipt listed is named by its hash in the one above it, and `engcmp verify` follows every other one too.
+    """
     figures = figures_of(store, study)
     if figure_id not in figures:
         close = difflib.get_close_matches(figure_id, figures, n=3, cutoff=0.3)
@@ -63,7 +79,12 @@ def trace(store: Store, study: Study, figure_id: str) -> Trace:
             remedy=f"{hint}`engcmp trace --list {study.folder.name}` lists all",
         )  # fmt: skip
     figure, sha256 = figures[figure_id]
-    return Trace(figure, tuple(_links(store, sha256)), str(sound_receipt(store, sha256)["frozen_sha256"]))
+    receipt = sound_receipt(store, sha256)
+    arms = _arms_of_pair(store, receipt, figure_id) if receipt["artifact"] == "comparisons" else (receipt["arm"],)
+    return Trace(
+        figure, tuple(_links(store, sha256, arms)), str(receipt["frozen_sha256"]),
+        tuple(_pages(study.protocol.asset_prefix, receipt)),
+    )  # fmt: skip
 
 
 def trace_text(store: Store, found: Trace) -> str:
@@ -89,11 +110,45 @@ def trace_text(store: Store, found: Trace) -> str:
         lines.append(f"{indent}{link.artifact} of {link.arm or 'the study'}")
         lines.append(f"{indent}  receipt {store.receipt_path(link.receipt_sha256).relative_to(store.home)}")
         lines += [f"{indent}  {text}" for text in link.outputs]
+    lines += ["", "the same in the UI (`engcmp ui`), in two clicks:"]
+    for page in found.pages:
+        lines += [f"  {page.how}", f"    {page.path}"]
     return "\n".join([*lines, "", f"frozen hash {found.frozen_sha256}"])
 
 
-def _links(store: Store, sha256: str) -> Iterator[Link]:
-    """The receipts below one, each once, an input's own inputs before the next input."""
+def _pages(prefix: str, receipt: Mapping[str, Any]) -> Iterator[Page]:
+    """The chain of the publication links to every receipt below it: the figure's own, and the frozen protocol."""
+    owner = f"{receipt['artifact']} of {receipt['arm'] or 'the study'}"
+    yield Page(
+        _path(prefix, "publication", None), "the page of what is published; click 1: `chain` of its latest event"
+    )
+    yield Page(
+        _path(prefix, receipt["artifact"], receipt["arm"]), f"click 2, {owner}: the figure beside its receipt; or"
+    )
+    yield Page(_path(prefix, "frozen_protocol", None), "click 2, frozen_protocol: the frozen hash")
+
+
+def _path(prefix: str, artifact: str, arm: str | None) -> str:
+    """As the chain of an event links to it."""
+    view = f"view=partitions&partition={quote(arm, safe='')}" if arm else "view=events"
+    return f"/assets/{prefix}/{artifact}?{view}"
+
+
+def _arms_of_pair(store: Store, receipt: Mapping[str, Any], figure_id: str) -> tuple[str, ...]:
+    """The two arms of the pair that a figure of the comparisons is of, as comparisons.json has it."""
+    blob = output_blob(receipt, "comparisons.json")
+    if not store.holds(blob):
+        raise EngcmpError(
+            "comparisons.json is missing or was changed after it was written", where=str(store.path(blob)),
+            remedy=f"`engcmp verify {receipt['study']}` names all that is wrong",
+        )  # fmt: skip
+    pairs = json.loads(store.path(blob).read_bytes())["pairs"]
+    pair = next(one for one in pairs if any(figure["figure_id"] == figure_id for figure in one["figures"]))
+    return pair["candidate"], pair["baseline"]
+
+
+def _links(store: Store, sha256: str, arms: Collection[str | None]) -> Iterator[Link]:
+    """The receipts below one that are of these arms or of the study, each once, an input's own inputs before the next input."""
     stack, seen = [(sha256, 0)], set()
     while stack:
         sha256, depth = stack.pop()
@@ -105,7 +160,8 @@ def _links(store: Store, sha256: str) -> Iterator[Link]:
             depth, receipt["artifact"], receipt["arm"], sha256, receipt["content_id"], tuple(_shown(store, receipt))
         )
         # The last that is put is the first that is taken, and the nearest inputs stand last in a receipt.
-        stack += [(item["receipt_sha256"], depth + 1) for item in receipt["inputs"]]
+        wanted = [item for item in receipt["inputs"] if item["arm"] is None or item["arm"] in arms]
+        stack += [(item["receipt_sha256"], depth + 1) for item in wanted]
 
 
 def _shown(store: Store, receipt: Mapping[str, Any]) -> Iterator[str]:

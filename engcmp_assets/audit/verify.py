@@ -1,4 +1,7 @@
-"""`engcmp verify`: a whole run, offline, with no Dagster instance. Every hash, the chain to the frozen hash, every figure again."""
+"""`engcmp verify`: a whole run, offline, with no Dagster instance. Every hash, the chain to the frozen hash, every figure again.
+
+What Dagster's event log says is held against the receipts; the receipts are the authority.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from engcmp_assets.audit.claims import claim_problems
+from engcmp_assets.audit.event_claims import EventCounts, event_problems
 from engcmp_assets.audit.reached import Problem, Reached, Receipt, link_problems, reached_from_heads, shown
 from engcmp_assets.audit.recompute import recompute, recomputed
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
@@ -23,7 +27,7 @@ from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked, and every problem found."""
+    """What was checked, and every problem found. `events` is None where Dagster's log was not held against the receipts."""
 
     frozen_sha256: str
     receipts: int
@@ -33,11 +37,15 @@ class Verification:
     figures: int
     problems: tuple[Problem, ...]
     not_made: tuple[str, ...]
+    events: EventCounts | None = None
 
 
-def verify(study: Study, store: Store, say: Say, clock_ns: Callable[[], int]) -> Verification:
+def verify(
+    study: Study, store: Store, say: Say, clock_ns: Callable[[], int], *, with_events: bool = True
+) -> Verification:
     """Check everything that the heads of `study` reach, and the study's older receipts. Problems name their file; nothing is changed.
 
+    Dagster's events are held against receipts only where those are sound, and only `with_events`.
     Raises EngcmpError only where there is nothing to verify.
     """
     protocol_problems = _protocol_problems(study)
@@ -52,8 +60,11 @@ def verify(study: Study, store: Store, say: Say, clock_ns: Callable[[], int]) ->
     problems += [*bad_files, *_view_problems(store, reached)]
     if not protocol_problems:  # claims can only be held against the protocol that was frozen
         problems += claim_problems(store, study, reached)
-    recomputed = 0
-    if not problems:  # a figure from damaged evidence would only repeat the damage
+    recomputed, events = 0, None
+    bad_events: list[Problem] = []
+    if not problems:  # a figure or an event of damaged evidence would only repeat the damage
+        if with_events:
+            events, bad_events = event_problems(study, store, reached, say, clock_ns)
         chosen = [item for item in reached.current() if _is_recomputed(study, item[0])]
         problems += _recompute_problems(Session(study, store, "verify", say), reached, chosen)
         recomputed = len(chosen)
@@ -64,8 +75,9 @@ def verify(study: Study, store: Store, say: Say, clock_ns: Callable[[], int]) ->
         bytes=size,
         artifacts_recomputed=recomputed,
         figures=len({figure["figure_id"] for _, _, receipt in reached.current() for figure in receipt["figures"]}),
-        problems=tuple(problems),
+        problems=(*problems, *bad_events),
         not_made=tuple(_not_made(study, reached)) if not problems else (),
+        events=events,
     )
 
 

@@ -82,6 +82,17 @@ def test_json_holds_the_figure_and_its_links(measured_home: Path, here: Here, st
     assert document["figure"]["measure"] == "top1"
     assert document["links"][0]["artifact"] == "summaries"
     assert {"depth", "artifact", "arm", "receipt_sha256", "content_id", "outputs"} == set(document["links"][0])
+    paths = [page["path"].removeprefix("/assets/smollm2_cpu/").split("?")[0] for page in document["pages"]]
+    assert paths == ["publication", "summaries", "frozen_protocol"]  # one click shows the chain, one more opens either
+
+
+def test_a_pair_s_figure_whose_arms_cannot_be_read_is_an_error_that_names_the_file(
+    home_copy: Path, study: Study
+) -> None:
+    path = output_file(home_copy, current_receipt(home_copy, "comparisons"), "comparisons.json")
+    replace_file(path, path.read_bytes() + b" ")
+    with pytest.raises(EngcmpError, match=str(path)):
+        trace(Evidence(home_copy), study, f"{STUDY}/pair/q4_0-vs-q8_0/pa/all/kl_full")
 
 
 def test_list_gives_every_id_and_nothing_else(measured_home: Path, here: Here) -> None:

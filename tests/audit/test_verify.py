@@ -31,6 +31,7 @@ from homes import (
     verified,
 )  # fmt: skip
 
+from engcmp_assets.audit.recompute import differences
 from engcmp_assets.kernel.study import Study
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.errors import EngcmpError
@@ -127,15 +128,15 @@ def test_a_reader_without_the_right_to_write_can_verify(home_copy: Path) -> None
 def test_verify_never_loads_dagster(home_copy: Path) -> None:
     program = (
         "import sys\nfrom engcmp_assets.commands.main import cli\n"
-        f"code = cli.main(['trace', '--list', '{STUDY}'], standalone_mode=False)\n"
-        "from engcmp_assets.commands.audit import verify\n"
-        "print('dagster' in sys.modules)"
+        f"codes = [cli.main([*command, '{STUDY}'], standalone_mode=False) for command in (['trace', '--list'], ['verify'])]\n"
+        "print(codes, 'dagster' in sys.modules)"
     )
     settings = os.environ | {"ENGCMP_HOME": str(home_copy)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=settings, cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    assert done.stdout.splitlines()[-1] == "[None, 0] False"
+    assert "Dagster events agree" in done.stdout
 
 
 def test_a_home_without_results_is_an_error_that_says_what_to_do(tmp_path: Path, here: Here) -> None:
@@ -434,7 +435,7 @@ def test_nothing_is_claimed_of_an_arm_that_a_later_freeze_left_out(
 ) -> None:
     """Its heads stay, whole and under their own freeze; the others must be made under the new one."""
     path = protocol_copy / "protocol.toml"
-    text = path.read_text().replace(f'[[arms]]\narm = "{Q8}"\n', "")
+    text = path.read_text().replace(f'[[arms]]\narm = "{Q8}"\n', "").replace(f'arms = ["{Q8}"]', f'arms = ["{Q4}"]')
     pair = re.search(r'\[\[comparisons\]\]\npair_id = "q4_0-vs-q8_0"\n(?:[^\n\[]+\n)+', text)
     assert pair
     path.write_text(text.replace(pair[0], ""))
@@ -446,6 +447,14 @@ def test_nothing_is_claimed_of_an_arm_that_a_later_freeze_left_out(
     names = named_files(home_copy)
     assert left_out and len(names) == len(list((home_copy / "heads").rglob("*.json"))) - len(left_out)
     assert not names & {f"receipts/{sha256}.json" for sha256 in left_out}
+
+
+def test_a_number_in_words_that_is_only_rounding_is_no_difference_and_any_other_is() -> None:
+    told = "KL divergence between two captures: {} nats; between runs of one arm: 0"
+    for fresh, stored in (("1.619e-15", "1.397e-15"), ("0", "-1.610e-15")):
+        assert list(differences(told.format(fresh), told.format(stored), "sentence")) == []
+    for fresh, stored in (("1.619e-11", "1.397e-11"), ("0.4222", "0.4223"), ("0", "1.000e-12")):
+        assert len(list(differences(told.format(fresh), told.format(stored), "sentence"))) == 1
 
 
 # ---------------------------------------------------------------- for machines
