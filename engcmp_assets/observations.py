@@ -59,7 +59,7 @@ def verified_observation(study: Study, found: Verification) -> dg.AssetObservati
             "receipts": found.receipts,
             "artifacts_recomputed": found.artifacts_recomputed,
             "figures": found.figures,
-            "dagster_events": found.events.agree if found.events else 0,
+            **({} if found.events is None else {"dagster_events": found.events.agree}),
             "not_made": ", ".join(found.not_made) or "nothing is missing",
             "frozen_sha256": found.frozen_sha256,
         },

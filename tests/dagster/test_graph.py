@@ -418,7 +418,7 @@ def test_a_run_that_never_told_its_process_is_reported_after_a_while(
         started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "nothing")
         instance.report_dagster_event(started, run.run_id)
         assert end_lost_runs(instance) == []
-        monkeypatch.setattr("engcmp_assets.graph._SILENT_S", -1.0)
+        monkeypatch.setattr("engcmp_assets.lost_runs._SILENT_S", -1.0)
         assert end_lost_runs(instance) == [run.run_id]
         after = instance.get_run_by_id(run.run_id)
         assert after is not None and after.status == dg.DagsterRunStatus.FAILURE
