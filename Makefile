@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo ui test lint lock clean
+.PHONY: setup demo ui test lint bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,10 @@ lint: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev lint
 	$(BIN)/python -m pytest
+
+# Numbers, not verdicts: how the seconds grow with the number of arms, rows and pages. They need the results of `make demo`.
+bench: $(VENV)/.ready-dev
+	@for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # The locks hold every package with its hashes, for all platforms, and no index address. Needs uv. pip is in them because `engcmp`
 # fetches with it and reads its messages; setuptools because the project itself is installed without build isolation.

@@ -23,6 +23,8 @@ from engcmp_resources.errors import EngcmpError
 
 PLOT = "plot.png"
 _MIB = 1 << 20
+# The page makes a row of each number: with a thousand it does not open within a minute.
+_PLOTTED = 100
 _WITHOUT_UNIT = ("str", "bool", "object")
 _ENDED_RUNS = 1000  # how many of the newest are looked through for arms that failed
 WORDS = {
@@ -226,11 +228,15 @@ def asset_url(study: Study, artifact: str, arm: str | None) -> str:
 
 
 def _inputs_first(session: Session, done: Done) -> list[tuple[str, Mapping[str, Any]]]:
-    """Every receipt that `done` rests on, by hash and content, each after all of its inputs; `done` is the last."""
+    """Every receipt that `done` rests on, by hash and content, each after all of its inputs; `done` is the last.
+
+    Of a study-wide artifact, what its arms rest on is left to the pages of those arms: a table of all would grow with every arm's chain.
+    """
     ordered: dict[str, Mapping[str, Any]] = {}
+    wide = done.receipt["arm"] is None
 
     def visit(sha256: str, receipt: Mapping[str, Any]) -> None:
-        for item in receipt["inputs"]:
+        for item in [] if wide and receipt["arm"] is not None else receipt["inputs"]:
             if item["receipt_sha256"] not in ordered:
                 visit(item["receipt_sha256"], session.store.read_receipt(item["receipt_sha256"]))
         ordered[sha256] = receipt
@@ -268,6 +274,8 @@ def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
         for figure in over_all
         if not isinstance(figure["value"], dict)
     }
+    if len(plotted) > _PLOTTED:
+        plotted = {}  # each arm's own page has its numbers
     return {
         "figures": _table(("measure", "panel", "value", "interval", "unit", "arm", "rows", "documents"), short),
         **plotted,

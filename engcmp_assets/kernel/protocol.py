@@ -6,6 +6,7 @@ Pure: it takes the files' bytes. A new checkpoint, engine version, panel or stud
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -328,7 +329,7 @@ def check_references(protocol: Protocol, where: str) -> None:
             )
 
     def once(names: Sequence[str], field: str) -> None:
-        if doubled := sorted({name for name in names if names.count(name) > 1}):
+        if doubled := sorted(name for name, count in Counter(names).items() if count > 1):
             raise EngcmpError(
                 f"protocol field {field} has {doubled[0]!r} twice", where=where, remedy="leave one of them out"
             )

@@ -22,7 +22,7 @@ from engcmp_resources.errors import EngcmpError
 
 __all__ = [
     "SCHEMA", "TERMINAL_COLUMNS", "format_any", "format_interval", "format_measured", "render_html", "render_markdown",
-    "render_plot", "render_table",
+    "render_pages", "render_plot", "render_table",
 ]  # fmt: skip
 
 SCHEMA = "engcmp.summary/1"
@@ -33,7 +33,8 @@ def render_markdown(summary: Mapping[str, Any], *, plot_href: str | None = None)
 
     Raises EngcmpError where the summary is of another schema or holds a value that is neither number nor reason.
     """
-    return _render("summary.md.j2", summary, plot_href=plot_href)
+    _check_schema(summary)
+    return _render("summary.md.j2", summary, page_view(summary), plot_href=plot_href)
 
 
 def render_html(summary: Mapping[str, Any]) -> str:
@@ -41,7 +42,16 @@ def render_html(summary: Mapping[str, Any]) -> str:
 
     Raises EngcmpError as `render_markdown` does.
     """
-    return _render("summary.html.j2", summary, plot_href=None)
+    _check_schema(summary)
+    return _render("summary.html.j2", summary, page_view(summary), plot_href=None)
+
+
+def render_pages(summary: Mapping[str, Any], *, plot_href: str | None = None) -> tuple[str, str]:
+    """The Markdown page and the HTML page, as the two functions above give them, of one view: of many arms it is most of the work."""
+    _check_schema(summary)
+    view = page_view(summary)
+    markdown = _render("summary.md.j2", summary, view, plot_href=plot_href)
+    return markdown, _render("summary.html.j2", summary, view, plot_href=None)
 
 
 def render_plot(summary: Mapping[str, Any], *, pixel_ratio: int = 1) -> bytes:
@@ -65,9 +75,8 @@ def _check_schema(summary: Mapping[str, Any]) -> None:
         )
 
 
-def _render(template: str, summary: Mapping[str, Any], *, plot_href: str | None) -> str:
-    _check_schema(summary)
-    text = _templates().get_template(template).render(summary=summary, plot_href=plot_href, **page_view(summary))
+def _render(template: str, summary: Mapping[str, Any], view: Mapping[str, Any], *, plot_href: str | None) -> str:
+    text = _templates().get_template(template).render(summary=summary, plot_href=plot_href, **view)
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 

@@ -23,14 +23,21 @@ COLUMNS = (
     Column("version", "str", "1", "Version of the engine"),
     Column("state", "str", "1", "measured, or not measured"),
     Column("reason", "str", "1", "Why it has no figures and how to measure it; empty where it was measured"),
-    Column("runs", "int", "run", "Passes over the texts: launches times repeats. This and what follows: of measured arms"),
+    Column(
+        "runs", "int", "run", "Passes over the texts: launches times repeats. This and what follows: of measured arms"
+    ),
     Column("launches", "int", "launch", "Starts of the engine for the prefill path"),
     Column("repeats", "int", "run", "Runs within a launch"),
     Column("rows", "int", "row", "Rows of the first panel"),
     Column("windows", "int", "window", "Texts of the first panel"),
     Column("score_path", "str", "1", "How the rows were computed: prefill = a whole text in one batch"),
     Column("file_bytes", "int", "byte", "Size of the checkpoint's file"),
-    Column("figures", "object", "1", "Each measure on each population: value, unit, interval, floor, and the id for engcmp trace"),
+    Column(
+        "figures",
+        "object",
+        "1",
+        "Each measure on each population: value, unit, interval, floor, and the id for engcmp trace",
+    ),
 )
 
 

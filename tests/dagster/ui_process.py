@@ -70,7 +70,7 @@ class Ui:
 def running_ui(home: Path, *flags: str) -> Iterator[Ui]:
     """`engcmp ui` on `home` and a free port, from a shell's background, until it answers; ended on leaving."""
     log = home / "ui-started.log"
-    log.touch()
+    log.write_text("")
     url = f"http://127.0.0.1:{free_port()}"
     arguments = command("ui", "--port", url.rsplit(":", 1)[1], *flags)
     shell = subprocess.Popen(
