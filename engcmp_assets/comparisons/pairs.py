@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.comparisons.differences import Comparison, compare
+from engcmp_assets.kernel.differences import Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
 from engcmp_assets.kernel.looks import Looks
 from engcmp_assets.kernel.measures import MEASURES

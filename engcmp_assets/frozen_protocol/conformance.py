@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.comparisons.differences import compare
+from engcmp_assets.kernel.differences import compare
 from engcmp_assets.kernel.floors import RunValues
 from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES
 from engcmp_assets.kernel.records import Missing, Role, Window

@@ -104,8 +104,11 @@ def compare(
     family: int,
     level: float = 0.95,
     measure: str | None = None,
+    floors: tuple[Floor, Floor] | None = None,
 ) -> Comparison:
     """Compare two arms on the same rows; `clusters` [rows] names each row's cluster, `measure` only names the unit.
+
+    `floors` of candidate and baseline are given where they were measured on other runs than those compared; else they follow from these.
 
     The headline is against the per-row mean over the baseline's runs. `family` is the number of looks that share one
     error rate: unless the look is `primary`, the interval at 1 - (1 - level) / family decides. Raises EngcmpError where
@@ -126,10 +129,8 @@ def compare(
     word = _word(groups.mean, stands, against)
     declared = estimate.interval if primary else wide
     bound = Missing("the difference is resolved") if word == "resolved" else _bound(declared)
-    floors = {
-        "candidate": floor(candidate, clusters, preset=preset, level=level),
-        "baseline": floor(baseline, clusters, preset=preset, level=level),
-    }
+    own = floors or tuple(floor(side, clusters, preset=preset, level=level) for side in (candidate, baseline))
+    named = dict(zip(("candidate", "baseline"), own, strict=True))
     return Comparison(
         difference=estimate,
         interval95=estimate.interval,
@@ -144,10 +145,10 @@ def compare(
         most_moving_cluster=_most_moving(groups),
         sign_flip_p=estimate.sign_flip_p,
         bound=bound,
-        candidate_floor=floors["candidate"],
-        baseline_floor=floors["baseline"],
+        candidate_floor=named["candidate"],
+        baseline_floor=named["baseline"],
         verdict=_verdict(
-            word, estimate, declared=declared, against=against, bound=bound, floors=floors, measure=measure
+            word, estimate, declared=declared, against=against, bound=bound, floors=named, measure=measure
         ),
     )
 

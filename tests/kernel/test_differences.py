@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engcmp_assets.comparisons.differences import Range, RunValues, compare, floor
+from engcmp_assets.kernel.differences import Range, RunValues, compare, floor
 from engcmp_assets.kernel.records import Missing, plain
 from engcmp_assets.kernel.uncertainty import PANEL, Preset
 from engcmp_resources.errors import EngcmpError
