@@ -13,8 +13,24 @@ from typing import Any
 from engcmp_resources.canonical import sha256_bytes, sha256_file
 from engcmp_resources.places import CHECKOUT
 
-_PACKAGES = ("dagster", "numpy", "scipy", "polars", "pyarrow", "safetensors", "gguf", "tokenizers", "matplotlib")
+_PACKAGES = (
+    "dagster",
+    "numpy",
+    "scipy",
+    "polars",
+    "pyarrow",
+    "safetensors",
+    "gguf",
+    "tokenizers",
+    "matplotlib",
+    "llvmlite",
+)
 _ROOMS = ("engcmp_assets", "engcmp_resources")
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

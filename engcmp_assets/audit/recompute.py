@@ -30,6 +30,7 @@ from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.steps import step_named, steps_of
 from engcmp_resources.canonical import sha256_bytes
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host import usable_cores
 from engcmp_resources.row_files import row_hashes
 from engcmp_resources.store import Store
 
@@ -226,7 +227,9 @@ def _reference_differences(work: Work, receipt: Receipt) -> Iterator[str]:
         panel = work.study.panel(name)
         for window in panel.windows if panel.reference == "full" else ():
             logits = read_full(_path(work, receipt, output_name(name, window.window_id)), window, vocab=panel.vocab)
-            scores = score_rows(logits, logits, window.next_tokens, where=f"window {window.window_id}")
+            scores = score_rows(
+                logits, logits, window.next_tokens, where=f"window {window.window_id}", jobs=usable_cores()
+            )
             own = [lines[(window.window_id, row)] for row in window.positions]
             fresh = {column: np.asarray(getattr(scores, column)) for column in names}
             place = f"reference.parquet, panel {name}, window {window.window_id}"

@@ -16,6 +16,7 @@ from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.topk_measures import pair_coarse
 from engcmp_assets.kernel.window_files import read_full, read_kept
 from engcmp_assets.kernel.work import Work
+from engcmp_resources.host import usable_cores
 
 Float64 = npt.NDArray[np.float64]
 IDENTICAL = "rows_bit_identical"
@@ -91,6 +92,6 @@ def _window_kl(panel: Panel, window: Window, first: Path, second: Path) -> Float
     where = f"window {window.window_id}"
     if panel.reference == "full":
         one, two = (read_full(path, window, vocab=panel.vocab) for path in (first, second))
-        return pair_kl(one, two, where=where)
+        return pair_kl(one, two, where=where, jobs=usable_cores())
     a, b = (read_kept(path, window, vocab=panel.vocab, k=panel.top_k or 0) for path in (first, second))
     return pair_coarse(a, b, where=where)

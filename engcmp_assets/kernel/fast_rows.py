@@ -7,7 +7,7 @@ cannot compile. They are the same sums in another order of additions: they agree
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_assets.kernel import row_loop
+from engcmp_resources.errors import EngcmpError
 
 Rows = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
-# Values of each side that one turn takes: a widened side is 4 MiB, and 6 rows of 155,000 share the calls from Python.
-_CHUNK_VALUES = 1 << 20
-_CACHED_VALUES = 1 << 14  # of the numpy way: five float64 temporaries of 128 KiB
+_CHUNK_VALUES = 1 << 20  # values of each side that are widened at once: 4 MiB
+_CACHED_VALUES = 1 << 15  # of the numpy way: five float64 temporaries of 256 KiB
 _FAR = -700.0  # below its row's maximum: exp is 1e-304
 _ZERO = -746.0  # exp of this and of all below is 0.0 in float64
 _NOTHING = 1e-250  # no sum of float32 or float64 differences is as small: it is made of values that stand for 0
@@ -54,15 +54,24 @@ def row_sums(p: Rows, q: Rows, *, jobs: int = 1) -> RowSums:
     """The sums of k > 0 rows [k, V] of each side, on `jobs` threads; the same bits for any number of them.
 
     float32 and float64 are read where they lie, memory-mapped files included; other floats, and uint16 as the bits of bfloat16, are
-    widened some rows at a time.
+    widened some rows at a time. Raises EngcmpError for fewer than one thread.
     """
-    step = max(1, _CHUNK_VALUES // p.shape[1])
+    if jobs < 1:
+        raise EngcmpError(f"rows cannot be scored on {jobs} threads", remedy="give 1 or more")
+    step = -(-len(p) // jobs)
+    if not _in_place(p, q):
+        step = min(step, max(1, _CHUNK_VALUES // p.shape[1]))
     chunks = [slice(start, start + step) for start in range(0, len(p), step)]
+    add_up = _compiled_sums if compiled() else _numpy_sums
+
+    def summed(chunk: slice) -> RowSums:
+        return _chunk_sums(*_widened(p[chunk], q[chunk]), add_up)
+
     if jobs == 1:
-        parts = [_chunk_sums(*_widened(p[chunk], q[chunk])) for chunk in chunks]
+        parts = [summed(chunk) for chunk in chunks]
     else:
         with ThreadPoolExecutor(max_workers=jobs) as pool:
-            parts = list(pool.map(lambda chunk: _chunk_sums(*_widened(p[chunk], q[chunk])), chunks))
+            parts = list(pool.map(summed, chunks))
     return RowSums(*(np.concatenate([getattr(part, name) for part in parts]) for name in RowSums.__dataclass_fields__))
 
 
@@ -74,28 +83,39 @@ def widened(rows: Rows) -> npt.NDArray[np.floating[Any]]:
 
 
 def _widened(p: Rows, q: Rows) -> tuple[Rows, Rows]:
-    sides = [widened(side) for side in (p, q)]
-    shared = np.result_type(*sides)
-    one, other = (np.asarray(side, dtype=shared) for side in sides)
-    inner = shared.itemsize
-    return tuple(side if side.strides[1] == inner else np.ascontiguousarray(side) for side in (one, other))  # type: ignore[return-value]
+    """Both sides in one dtype, each row's values side by side."""
+    one, other = widened(p), widened(q)
+    shared = np.result_type(one, other)
+    one, other = (side.astype(shared, copy=False) for side in (one, other))
+    return _packed(one), _packed(other)
 
 
-def _chunk_sums(p: Rows, q: Rows) -> RowSums:
-    # Of equals the lower id comes first, and NaN counts as the largest, so that it cannot hide.
-    p_top, q_top = p.argmax(axis=1), q.argmax(axis=1)
-    p_max, q_max = (
-        np.take_along_axis(side, top[:, None], axis=1)[:, 0].astype(np.float64)
-        for side, top in ((p, p_top), (q, q_top))
-    )
-    add_up = _compiled_sums if compiled() else _numpy_sums
+def _packed(rows: Rows) -> Rows:
+    return rows if _side_by_side(rows) else np.ascontiguousarray(rows)
+
+
+def _side_by_side(rows: Rows) -> bool:
+    return rows.strides[1] == rows.itemsize and rows.strides[0] % rows.itemsize == 0
+
+
+def _in_place(p: Rows, q: Rows) -> bool:
+    """Whether the rows can be read where they lie."""
+    return p.dtype == q.dtype and p.dtype in (np.float32, np.float64) and _side_by_side(p) and _side_by_side(q)
+
+
+def _chunk_sums(p: Rows, q: Rows, add_up: Callable[[Rows, Rows], tuple[Int64, Int64, Float64, Float64]]) -> RowSums:
     with np.errstate(invalid="ignore", over="ignore"):  # rows with bad values make NaN, which the caller finds
-        sums, q_lowest = add_up(p, q, p_max, q_max)
+        p_top, q_top, sums, q_lowest = add_up(p, q)
+        p_max, q_max = _at(p, p_top), _at(q, q_top)
         far = np.flatnonzero(q_lowest - q_max < _FAR)
         sums[far, 4] = [_far_cross(p[row] - p_max[row], q[row] - q_max[row], sums[row, 4]) for row in far]
     sums[np.abs(sums) < _NOTHING] = 0.0
     sums[~(np.isfinite(p_max) & np.isfinite(q_max))] = np.nan
-    return RowSums(p_max, q_max, p_top.astype(np.int64), q_top.astype(np.int64), *np.ascontiguousarray(sums.T))
+    return RowSums(p_max, q_max, p_top, q_top, *np.ascontiguousarray(sums.T))
+
+
+def _at(rows: Rows, ids: Int64) -> Float64:
+    return rows[np.arange(len(rows)), ids].astype(np.float64)
 
 
 def _far_cross(x: Float64, y: Float64, cross: float) -> float:
@@ -107,35 +127,55 @@ def _far_cross(x: Float64, y: Float64, cross: float) -> float:
     return float(cross + (np.exp(x[wrong]) * (x[wrong] - y[wrong]) - np.exp(near) * (near - _FAR)).sum())
 
 
-def _compiled_sums(p: Rows, q: Rows, p_max: Float64, q_max: Float64) -> tuple[Float64, Float64]:
-    loops = row_loop.compiled()
-    name = str(p.dtype)
-    first = loops.get((name, "plain"), loops[(name, "any")])
-    found = _run(first, p, q, p_max, q_max)
-    if first is not loops[(name, "any")]:
-        far = np.flatnonzero(~(np.minimum(found[:, 5] - p_max, found[:, 6] - q_max) >= _FAR))
-        for row in far:
+def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
+    """Ids of the maxima of p and q, the five sums [k, 5], and the lowest values of q."""
+    loops, name, vocab = row_loop.compiled(), str(p.dtype), p.shape[1]
+    whole = vocab - vocab % row_loop.GRAIN
+    ends = [side[:, whole:] for side in (p, q)]
+    first = "plain" if (name, "plain") in loops else "any"
+    found, places = _run(loops[(name, first)], p, q, ends)
+    if first == "plain":
+        near = (found[:, 7:] - found[:, 5:7] >= _FAR).all(axis=1)
+        for row in np.flatnonzero(~near):
             one = slice(row, row + 1)
-            found[one] = _run(loops[(name, "any")], p[one], q[one], p_max[one], q_max[one])
-    whole = p.shape[1] - p.shape[1] % first.lanes
-    if whole < p.shape[1]:
-        rest = _run(loops[(name, "rest")], p[:, whole:], q[:, whole:], p_max, q_max)
-        found[:, :5] += rest[:, :5]
-        found[:, 6] = np.minimum(found[:, 6], rest[:, 6])
-    return found[:, :5] / row_loop.SCALE, found[:, 6]
+            found[one], places[one] = _run(loops[(name, "any")], p[one], q[one], [end[one] for end in ends])
+    for row, number in np.argwhere(places < 0):
+        places[row, number] = (p, q)[number][row].argmax()
+    sums, q_lowest = found[:, :5] / row_loop.SCALE, found[:, 8]
+    if whole < vocab:
+        rest, rest_lowest = _added(ends[0], ends[1], found[:, 5], found[:, 6])
+        sums, q_lowest = sums + rest, np.fmin(q_lowest, rest_lowest)
+    return places[:, 0], places[:, 1], sums, q_lowest
 
 
-def _run(loop: row_loop.RowLoop, p: Rows, q: Rows, p_max: Float64, q_max: Float64) -> Float64:
-    """The loop's sums over the first whole multiple of its lanes of each row, [k, 7]."""
-    out = row_loop.outputs(len(p))
+def _run(loop: row_loop.Loop, p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float64, Int64]:
+    """What the loop says of all of each row but its end: [k, 9], and the places [k, 2] of the maxima; -1 is the end."""
+    out, places = np.empty((len(p), len(row_loop.OUTPUTS))), np.full((len(p), 2), -1, dtype=np.int64)
+    lowest = np.finfo(p.dtype).min
+    for side, end in enumerate(ends):
+        out[:, 5 + side] = np.fmax.reduce(end, axis=1, initial=lowest)
     strides = [side.strides[0] // side.itemsize for side in (p, q)]
-    places = [row_loop.address(one) for one in (p_max, q_max, out)]
-    count = p.shape[1] - p.shape[1] % loop.lanes
-    loop.run(row_loop.address(p), row_loop.address(q), count, len(p), *strides, *places)
-    return out
+    whole = p.shape[1] - ends[0].shape[1]
+    loop(
+        row_loop.address(p),
+        row_loop.address(q),
+        whole,
+        len(p),
+        *strides,
+        row_loop.address(out),
+        row_loop.address(places),
+    )
+    return out, places
 
 
-def _numpy_sums(p: Rows, q: Rows, p_max: Float64, q_max: Float64) -> tuple[Float64, Float64]:
+def _numpy_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
+    # Of equals the lower id comes first, and NaN counts as the largest.
+    p_top, q_top = (side.argmax(axis=1).astype(np.int64) for side in (p, q))
+    return p_top, q_top, *_added(p, q, _at(p, p_top), _at(q, q_top))
+
+
+def _added(p: Rows, q: Rows, p_max: Float64, q_max: Float64) -> tuple[Float64, Float64]:
+    """The five sums [k, 5] and the lowest values of q, by numpy."""
     sums, q_lowest = np.zeros((len(p), 5)), np.full(len(p), np.inf)
     for rows, ids in _cached(*p.shape):
         y = q[rows, ids].astype(np.float64, order="C")
@@ -177,6 +217,6 @@ def _agree(dtype: type[np.floating[Any]]) -> bool:
     ids = np.arange(2 * 1031, dtype=np.float64).reshape(2, -1)
     p, q = (((ids * step) % 1009 / 32).astype(dtype) for step in (7919, 104729))
     p[0, 7], q[0, 7], q[1, 8] = -np.inf, -np.inf, -1e30
-    tops = [side.max(axis=1).astype(np.float64) for side in (p, q)]
-    one, other = (add_up(p, q, *tops) for add_up in (_compiled_sums, _numpy_sums))
-    return bool(np.allclose(one[0], other[0], rtol=_AGREEMENT, atol=0) and np.array_equal(one[1], other[1]))
+    one, other = _compiled_sums(p, q), _numpy_sums(p, q)
+    exact = all(np.array_equal(one[place], other[place]) for place in (0, 1, 3))
+    return bool(exact and np.allclose(one[2], other[2], rtol=_AGREEMENT, atol=0))

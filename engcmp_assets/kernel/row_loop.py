@@ -1,4 +1,4 @@
-"""The inner loop over a pair of rows, written in LLVM's language and compiled for the processor at hand in under a tenth of a second.
+"""The inner loop over a pair of rows, written in LLVM's language and compiled for the processor at hand in a tenth of a second.
 
 numpy passes over a row once for each operation; here all is done while a value is in a register. Every operation, its order and the number
 of running sums are written out, multiply-adds included, so that the sums are the same bits on every processor. Rows are never copied.
@@ -10,14 +10,13 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 _LANES = 8  # values side by side: one AVX-512 register, two AVX2 registers
-_RUN = 128 * _LANES  # values added to one set of running sums: rounding then grows with V / 1,024 + 128, not with V / 8
+GRAIN = 32  # a loop takes a multiple of these
+RUN = 1024  # values between two looks at the maximum; rounding grows with V / 1,024 + 128, not with V / 8
 _LOWEST = -700.0  # exp of this is 1e-304: no sum that holds exp(0) = 1 changes; and -inf needs no case of its own
 _ROUNDER = 1.5 * 2.0**52  # added to a number below 2^51 it leaves the nearest integer in the low bits
 # The polynomial for exp(r), |r| <= ln(2) / 2, lowest power first: relative error at most 2.2e-16 (Remez, degree 10).
@@ -28,18 +27,14 @@ _EXP = (
 # All sums are this much too large: so the highest coefficient is 1, a multiplication less. An integer: equal values add exactly.
 SCALE = 3637894.0
 _MONIC = tuple(SCALE * one for one in _EXP)
-OUTPUTS = ("p_sum", "p_moment", "q_sum", "q_moment", "cross", "p_lowest", "q_lowest")
+OUTPUTS = ("p_sum", "p_moment", "q_sum", "q_moment", "cross", "p_highest", "q_highest", "p_lowest", "q_lowest")
 
 
-@dataclass(frozen=True, slots=True)
-class RowLoop:
-    """One compiled loop: `run` adds up `values` (a multiple of `lanes`) of each row, from the addresses of both sides' first rows."""
-
-    run: Callable[..., None]
-    lanes: int
+Loop = Callable[..., None]
 
 
-def compiled() -> dict[tuple[str, str], RowLoop]:
+@functools.cache
+def compiled() -> dict[tuple[str, str], Loop]:
     """The loops for this processor (loops_for). Raises what llvmlite raises where it cannot work."""
     from llvmlite import binding  # noqa: PLC0415 - only scoring needs it
 
@@ -47,21 +42,20 @@ def compiled() -> dict[tuple[str, str], RowLoop]:
 
 
 @functools.cache
-def loops_for(processor: str, features: str) -> dict[tuple[str, str], RowLoop]:
+def loops_for(processor: str, features: str) -> dict[tuple[str, str], Loop]:
     """The loops by dtype name and purpose, compiled for a processor and its features as LLVM names them.
 
-    Purposes: `plain` (rows without a value 700 below their maximum), `any`, and `rest` (the values beyond the last full 8). Each loop is
-    called with: address of p, of q, values in a row, rows, stride of p and of q in values, address of the float64 maxima of p and of q,
-    address of float64 [rows, 7] for OUTPUTS. Sums are SCALE times too large.
+    Purposes: `plain` (float32 rows without a value 700 below their maximum) and `any`. Each loop is called with: address of p, of q; values
+    in a row (a multiple of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9], where OUTPUTS go and where
+    p_highest and q_highest hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with and then the first place
+    of each side's highest value, if it is above the one to begin with. Sums are SCALE times too large.
     """
     from llvmlite import binding  # noqa: PLC0415
 
-    wanted = {("float32", "plain"): (_LANES, False)}
-    for name in ("float32", "float64"):
-        wanted |= {(name, "any"): (_LANES, True), (name, "rest"): (1, True)}
+    wanted = (("float32", "plain"), ("float32", "any"), ("float64", "any"))
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    parsed = binding.parse_assembly(_module({f"{name}_{use}": (name, *form) for (name, use), form in wanted.items()}))
+    parsed = binding.parse_assembly(_module(wanted))
     parsed.verify()
     target = binding.Target.from_default_triple()
     machine = target.create_target_machine(cpu=processor, features=features, opt=3, jit=True)
@@ -69,90 +63,137 @@ def loops_for(processor: str, features: str) -> dict[tuple[str, str], RowLoop]:
     engine.finalize_object()
     _keep.append(engine)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    call = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number, pointer, pointer, pointer)
-    return {
-        (name, use): RowLoop(call(engine.get_function_address(f"{name}_{use}")), form[0])
-        for (name, use), form in wanted.items()
-    }
+    call = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number, pointer, pointer)
+    return {one: call(engine.get_function_address("_".join(one))) for one in wanted}
 
 
 _keep: list[Any] = []  # compiled code lives as long as its engine
 
 
-def _module(functions: dict[str, tuple[str, int, bool]]) -> str:
+def _module(wanted: Sequence[tuple[str, str]]) -> str:
     from llvmlite import ir  # noqa: PLC0415
 
     module = ir.Module("rows")
-    for name, (dtype, lanes, clamped) in functions.items():
-        _Writer(ir, module, name, dtype, lanes, clamped=clamped).write()
+    for dtype, purpose in wanted:
+        _Writer(ir, module, f"{dtype}_{purpose}", dtype, clamped=purpose == "any").write()
     return str(module)
 
 
 class _Writer:
     """Writes one function of the module: three loops, over rows, over runs of a row, and over the values of a run."""
 
-    def __init__(self, ir: Any, module: Any, name: str, dtype: str, lanes: int, *, clamped: bool) -> None:
-        self.ir, self.lanes, self.clamped = ir, lanes, clamped
+    def __init__(self, ir: Any, module: Any, name: str, dtype: str, *, clamped: bool) -> None:
+        self.ir, self.module, self.clamped = ir, module, clamped
         self.real, self.word = ir.DoubleType(), ir.IntType(64)
         self.stored = ir.FloatType() if dtype == "float32" else self.real
-        kinds = [self.real, self.word, self.stored]
-        self.reals, self.words, self.values = kinds if lanes == 1 else [ir.VectorType(one, lanes) for one in kinds]
-        rows, numbers = self.stored.as_pointer(), self.real.as_pointer()
-        arguments = [rows, rows, *[self.word] * 4, numbers, numbers, numbers]
+        self.reals, self.words = ir.VectorType(self.real, _LANES), ir.VectorType(self.word, _LANES)
+        rows, numbers, places = (one.as_pointer() for one in (self.stored, self.real, self.word))
+        arguments = [rows, rows, *[self.word] * 4, numbers, places]
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
-        fma = f"llvm.fma.{'' if lanes == 1 else f'v{lanes}'}f64"
-        found = module.globals.get(fma)
-        self.fused = found or ir.Function(module, ir.FunctionType(self.reals, [self.reals] * 3), fma)
+        fma = f"llvm.fma.v{_LANES}f64"
+        self.fused = module.globals.get(fma) or ir.Function(module, ir.FunctionType(self.reals, [self.reals] * 3), fma)
         self.build = ir.IRBuilder(self.function.append_basic_block())
 
     def write(self) -> None:
-        p, q, count, rows, p_stride, q_stride, p_max, q_max, out = self.function.args
+        p, q, count, rows, p_stride, q_stride, out, places = self.function.args
         build = self.build
 
         def row(index: Any, _held: Sequence[Any]) -> Sequence[Any]:
             starts = [build.gep(p, [build.mul(index, p_stride)]), build.gep(q, [build.mul(index, q_stride)])]
-            tops = [self._spread(build.load(build.gep(one, [index]))) for one in (p_max, q_max)]
-            sums = self._row(starts, tops, count)
-            for place, total in enumerate(sums):
-                at = build.add(build.mul(index, self._word(len(OUTPUTS))), self._word(place))
-                build.store(total, build.gep(out, [at]))
+            own = build.gep(out, [build.mul(index, self._word(len(OUTPUTS)))])
+            numbers = [build.gep(own, [self._word(place)]) for place in range(len(OUTPUTS))]
+            first = build.gep(places, [build.mul(index, self._word(2))])
+            found_in = [build.gep(first, [self._word(side)]) for side in range(2)]
+            found = self._row(
+                starts, [build.load(one) for one in numbers[5:7]], [build.load(one) for one in found_in], count
+            )
+            for value, place in zip(found, [*numbers, *found_in], strict=True):
+                build.store(value, place)
             return ()
 
         self._loop(self._word(0), rows, 1, row, ())
         build.ret_void()
 
-    def _row(self, starts: Sequence[Any], tops: Sequence[Any], count: Any) -> list[Any]:
+    def _row(self, starts: Sequence[Any], tops: Sequence[Any], places: Sequence[Any], count: Any) -> list[Any]:
+        """The OUTPUTS of one row, and where its maxima were met."""
         build, nothing = self.build, [self._real(0.0)] * 5
-        highest = [self._constant(self.stored, self.values, math.inf)] * 2
+        endless = [self.ir.Constant(self.stored, math.inf)] * 2
 
         def run(start: Any, held: Sequence[Any]) -> Sequence[Any]:
-            stop = build.add(start, self._word(_RUN))
+            sums, tops, low, places = held[:5], held[5:7], held[7:9], held[9:]
+            stop = build.add(start, self._word(RUN))
             stop = build.select(build.icmp_signed("<", stop, count), stop, count)
-            found = self._loop(
-                start, stop, self.lanes, lambda at, inner: self._step(starts, tops, at, inner), [*nothing, *held[5:]]
-            )
-            return [*(build.fadd(total, part) for total, part in zip(held, found[:5], strict=False)), *found[5:]]
+            *highs, low_p, low_q = self._extremes(starts, start, stop)
+            above = [build.fcmp_ordered(">", high, top) for high, top in zip(highs, tops, strict=True)]
+            new = [build.select(*one) for one in zip(above, highs, tops, strict=True)]
+            places = [build.select(one, start, place) for one, place in zip(above, places, strict=True)]
+            sums = self._moved(sums, [self._spread(build.fsub(*one)) for one in zip(tops, new, strict=True)])
+            wide = [self._spread(top) for top in new]
+            parts = self._loop(start, stop, _LANES, lambda at, inner: self._step(starts, wide, at, inner), nothing)
+            sums = [build.fadd(total, part) for total, part in zip(sums, parts, strict=True)]
+            return [*sums, *new, self._lower(low_p, low[0]), self._lower(low_q, low[1]), *places]
 
-        found = self._loop(self._word(0), count, _RUN, run, [*nothing, *highest])
-        sums = [functools.reduce(build.fadd, self._each(total)) for total in found[:5]]
-        lowest = [functools.reduce(self._lower, self._each(one)) for one in found[5:]]
-        return sums + [build.fpext(one, self.real) if self.stored != self.real else one for one in lowest]
+        found = self._loop(self._word(0), count, RUN, run, [*nothing, *tops, *endless, *places])
+        sums = [self._folded(total, _LANES, build.fadd) for total in found[:5]]
+        tops, lows = found[5:7], [self._wide(one, self.real) for one in found[7:9]]
+        return [*sums, *tops, *lows, *(self._first(*one, count) for one in zip(starts, tops, found[9:], strict=True))]
+
+    def _first(self, row: Any, top: Any, place: Any, count: Any) -> Any:
+        """Where `top` is first found in the run that begins at `place`; -1 where that is -1."""
+        build = self.build
+        stop = build.add(place, self._word(RUN))
+        stop = build.select(build.icmp_signed("<", stop, count), stop, count)
+        stop = build.select(build.icmp_signed("<", place, self._word(0)), place, stop)
+
+        def look(at: Any, held: Sequence[Any]) -> Sequence[Any]:
+            same = build.fcmp_ordered("==", self._wide(build.load(build.gep(row, [at])), self.real), top)
+            first = build.and_(same, build.icmp_signed("<", held[0], self._word(0)))
+            return [build.select(first, at, held[0])]
+
+        return self._loop(place, stop, 1, look, [self._word(-1)])[0]
+
+    def _extremes(self, starts: Sequence[Any], start: Any, stop: Any) -> list[Any]:
+        """Highest values of p and q in a run, as float64, and the lowest as they are stored. NaN is passed over."""
+        kind = self.ir.VectorType(self.stored, GRAIN)
+        ends = [self.ir.Constant(kind, [self.ir.Constant(self.stored, end)] * GRAIN) for end in (-math.inf, math.inf)]
+
+        def look(at: Any, held: Sequence[Any]) -> Sequence[Any]:
+            p, q = (self._load(one, at, kind) for one in starts)
+            return [
+                self._higher(p, held[0]),
+                self._higher(q, held[1]),
+                self._lower(p, held[2]),
+                self._lower(q, held[3]),
+            ]
+
+        found = self._loop(start, stop, GRAIN, look, [ends[0], ends[0], ends[1], ends[1]])
+        highs = [self._wide(self._folded(one, GRAIN, self._higher), self.real) for one in found[:2]]
+        return highs + [self._folded(one, GRAIN, self._lower) for one in found[2:]]
+
+    def _moved(self, sums: Sequence[Any], steps: Sequence[Any]) -> list[Any]:
+        """The sums with x taken from new maxima, which are `steps` (0 or less) away: unchanged, to the bit, where both are 0."""
+        build, scale = self.build, self._real(SCALE)
+        x, y = (self._clamp(step) for step in steps)
+        p, q = (build.fdiv(self._exp(one), scale) for one in (x, y))
+        p_sum, p_moment, q_sum, q_moment, cross = sums
+        return [
+            build.fmul(p, p_sum), build.fmul(p, self._fma(x, p_sum, p_moment)),
+            build.fmul(q, q_sum), build.fmul(q, self._fma(y, q_sum, q_moment)),
+            build.fmul(p, self._fma(build.fsub(x, y), p_sum, cross)),
+        ]  # fmt: skip
 
     def _step(self, starts: Sequence[Any], tops: Sequence[Any], at: Any, held: Sequence[Any]) -> Sequence[Any]:
-        build = self.build
-        pointers = [build.bitcast(build.gep(one, [at]), self.values.as_pointer()) for one in starts]
-        raw = [build.load(one, align=1) for one in pointers]
-        wide = [build.fpext(one, self.reals) if self.stored != self.real else one for one in raw]
+        build, kind = self.build, self.ir.VectorType(self.stored, _LANES)
+        for one in starts:  # the next run: its extremes are looked for all at once, faster than memory answers
+            self._fetch(build.gep(one, [build.add(at, self._word(RUN))]))
+        wide = [self._wide(self._load(one, at, kind), self.reals) for one in starts]
         x, y = (build.fsub(one, top) for one, top in zip(wide, tops, strict=True))
         if self.clamped:
-            lowest = self._real(_LOWEST)
-            x, y = (build.select(build.fcmp_ordered("<", one, lowest), lowest, one) for one in (x, y))
+            x, y = self._clamp(x), self._clamp(y)
         p, q = self._exp(x), self._exp(y)
-        fma = self._fma
         return [
-            build.fadd(held[0], p), fma(p, x, held[1]), build.fadd(held[2], q), fma(q, y, held[3]),
-            fma(p, build.fsub(x, y), held[4]),  # the difference first: it is exactly 0 where the rows are equal
-            *(self._lower(one, low) for one, low in zip(raw, held[5:], strict=True)),
+            build.fadd(held[0], p), self._fma(p, x, held[1]), build.fadd(held[2], q), self._fma(q, y, held[3]),
+            self._fma(p, build.fsub(x, y), held[4]),  # the difference first: it is exactly 0 where the rows are equal
         ]  # fmt: skip
 
     def _exp(self, x: Any) -> Any:
@@ -164,7 +205,7 @@ class _Writer:
         y = build.fadd(r, self._real(_MONIC[-1]))
         for coefficient in _MONIC[-2::-1]:
             y = self._fma(y, r, self._real(coefficient))
-        shift = self._constant(self.word, self.words, 52)
+        shift = self.ir.Constant(self.words, [self._word(52)] * _LANES)
         exponent = build.shl(build.bitcast(shifted, self.words), shift)
         return build.bitcast(build.add(build.bitcast(y, self.words), exponent), self.reals)
 
@@ -186,41 +227,58 @@ class _Writer:
         build.position_at_end(after)
         return phis[1:]
 
+    def _load(self, row: Any, at: Any, kind: Any) -> Any:
+        pointer = self.build.bitcast(self.build.gep(row, [at]), kind.as_pointer())
+        return self.build.load(pointer, align=1)
+
+    def _fetch(self, pointer: Any) -> None:
+        """Bring what a pointer points at into the cache; it may lie beyond the end of the rows."""
+        byte, flag = self.ir.IntType(8).as_pointer(), self.ir.IntType(32)
+        name = "llvm.prefetch.p0"
+        kind = self.ir.FunctionType(self.ir.VoidType(), [byte, flag, flag, flag])
+        fetch = self.module.globals.get(name) or self.ir.Function(self.module, kind, name)
+        self.build.call(fetch, [self.build.bitcast(pointer, byte), *(self.ir.Constant(flag, one) for one in (0, 3, 1))])
+
+    def _wide(self, value: Any, kind: Any) -> Any:
+        return value if self.stored == self.real else self.build.fpext(value, kind)
+
     def _fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.build.call(self.fused, [a, b, c])
+
+    def _clamp(self, x: Any) -> Any:
+        lowest = self._real(_LOWEST)
+        return self.build.select(self.build.fcmp_ordered("<", x, lowest), lowest, x)  # NaN stays
 
     def _lower(self, a: Any, b: Any) -> Any:
         return self.build.select(self.build.fcmp_ordered("<", a, b), a, b)
 
-    def _each(self, several: Any) -> list[Any]:
-        if self.lanes == 1:
-            return [several]
+    def _higher(self, a: Any, b: Any) -> Any:
+        return self.build.select(self.build.fcmp_ordered(">", a, b), a, b)
+
+    def _folded(self, several: Any, lanes: int, pair: Callable[[Any, Any], Any]) -> Any:
+        """One value of all lanes: the upper half joined to the lower one until one is left."""
         index = self.ir.IntType(32)
-        return [self.build.extract_element(several, self.ir.Constant(index, lane)) for lane in range(self.lanes)]
+        while lanes > 1:
+            lanes //= 2
+            halves = [
+                self.ir.Constant(self.ir.VectorType(index, lanes), list(range(at, at + lanes))) for at in (0, lanes)
+            ]
+            several = pair(*(self.build.shuffle_vector(several, several, half) for half in halves))
+        return self.build.extract_element(several, self.ir.Constant(index, 0))
 
     def _spread(self, one: Any) -> Any:
-        if self.lanes == 1:
-            return one
-        several = self.ir.Constant(self.reals, self.ir.Undefined)
-        for lane in range(self.lanes):
-            several = self.build.insert_element(several, one, self.ir.Constant(self.ir.IntType(32), lane))
+        several, index = self.ir.Constant(self.reals, self.ir.Undefined), self.ir.IntType(32)
+        for lane in range(_LANES):
+            several = self.build.insert_element(several, one, self.ir.Constant(index, lane))
         return several
 
     def _real(self, value: float) -> Any:
-        return self._constant(self.real, self.reals, value)
+        return self.ir.Constant(self.reals, [self.ir.Constant(self.real, value)] * _LANES)
 
     def _word(self, value: int) -> Any:
         return self.ir.Constant(self.word, value)
-
-    def _constant(self, kind: Any, kinds: Any, value: float) -> Any:
-        return self.ir.Constant(kinds, value if self.lanes == 1 else [self.ir.Constant(kind, value)] * self.lanes)
 
 
 def address(array: npt.NDArray[Any]) -> int:
     """Where an array's first value lies. The caller keeps the array alive while it is used."""
     return int(array.ctypes.data)
-
-
-def outputs(rows: int) -> npt.NDArray[np.float64]:
-    """Room for what a loop writes, float64 [rows, 7]."""
-    return np.empty((rows, len(OUTPUTS)), dtype=np.float64)

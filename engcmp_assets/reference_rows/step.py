@@ -20,6 +20,7 @@ from engcmp_assets.kernel.topk_measures import topk_of
 from engcmp_assets.kernel.window_files import write_full, write_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.engines.reference import RowRequest, reference_rows
+from engcmp_resources.host import usable_cores
 
 CAPTURE_VERSION = "1"
 COLUMNS = (
@@ -113,7 +114,9 @@ def _kept(work: Work, panels: Sequence[Panel], one: Pass, logits: Logits) -> lis
 def _describe(panels: Sequence[Panel], one: Pass, logits: Logits, table: Table) -> None:
     """Score the rows against themselves: the reference's own figures, and the proof that no row is damaged."""
     next_tokens = [one.tokens[position + 1] for position in one.positions]
-    scores = score_rows(logits, logits, next_tokens, where=f"reference rows of window {one.window_id}")
+    scores = score_rows(
+        logits, logits, next_tokens, where=f"reference rows of window {one.window_id}", jobs=usable_cores()
+    )
     block = next(window.block for panel in panels if (window := window_of(panel, one.window_id)))
     count = len(one.positions)
     table["window_id"] += [one.window_id] * count

@@ -23,6 +23,7 @@ from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host import usable_cores
 
 _FULL = (
     *ROW_MEASURES,
@@ -133,7 +134,7 @@ def scored_table(work: Work, panel: Panel) -> tuple[Table, list[Tops]]:
 def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
     reference, engine = (read_full(path, window, vocab=panel.vocab) for path in _files(work, panel, window, run))
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    scores = score_rows(reference, engine, window.next_tokens, where=where)
+    scores = score_rows(reference, engine, window.next_tokens, where=where, jobs=usable_cores())
     return {name: np.asarray(getattr(scores, name)) for name in _FULL}
 
 

@@ -96,7 +96,8 @@ def test_from_the_same_stored_values_the_arithmetic_is_exact_to_1e_12(case):
         )
         buckets = [index for index in own if index in ids]
         left = 1 - sum((Decimal(own[index]).exp() for index in buckets), Decimal(0))
-        assert found.pb20_rest_is_floor[0] == (left <= Decimal(2) ** -54)
+        if not 0 < left < Decimal(2) ** -51:  # in between, the rounding of the float64 sum decides
+            assert found.pb20_rest_is_floor[0] == (left <= Decimal(2) ** -54)
         p_rest = exact_log_mass([log_p[-1], *(log_p[ids.index(index)] for index in ids if index not in buckets)])
         q_rest = Decimal(FLOOR) if found.pb20_rest_is_floor[0] else left.ln()
         exact = exact_kl([*(log_p[ids.index(index)] for index in buckets), p_rest],
@@ -156,7 +157,7 @@ def test_nll_top1_and_entropy_are_those_of_full_rows():
     engine[::2] = reference[::2] + 0.1
     tokens = chance.integers(0, 300, 30)
     full, found = score_rows(reference, engine, tokens, where=W), scored(reference, engine, tokens, 20)
-    assert found.nll.tolist() == full.nll.tolist()
+    assert found.nll == pytest.approx(full.nll, rel=1e-14)
     assert found.top1.tolist() == full.top1.tolist() and 0 < found.top1.mean() < 1
     assert found.entropy == pytest.approx(full.entropy, abs=1e-13)
 
