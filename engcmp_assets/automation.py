@@ -22,7 +22,7 @@ from engcmp_assets.kernel.names import ENGINE_VERSIONS
 from engcmp_assets.kernel.progress import Say, stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
-from engcmp_assets.kernel.work import Session, prepare
+from engcmp_assets.kernel.work import Session, base_of, prepare, says_the_same
 from engcmp_assets.partitions import arm_partitions, candidate_partitions
 from engcmp_assets.steps import step_named
 from engcmp_resources.canonical import sha256_of
@@ -135,20 +135,21 @@ def results_sensor(study: Study) -> dg.SensorDefinition:
 
 
 def stale_results(session: Session) -> dict[str, str]:
-    """The study-wide results that are not what their inputs give now, with the task that they would be; {} before any arm is measured."""
-    study, store = session.study, session.store
-    name = study.protocol.study
-    if all(store.head(name, arm.folder, "summaries") is None for arm in study.protocol.arm_keys):
+    """The study-wide results that are not what their inputs give now, with what they would be of; {} before any arm is measured."""
+    study = session.study
+    summaries = [session.current("summaries", arm) for arm in study.protocol.arm_keys]
+    if not any(one and one.receipt["frozen_sha256"] == study.frozen_sha256 for one in summaries):
         return {}
     found = {}
     for artifact in ("comparisons", "publication"):
         current = session.current(artifact, None)
         try:
-            key = prepare(session, step_named(study, artifact), None).task_key
+            base = base_of(prepare(session, step_named(study, artifact), None))
         except EngcmpError:  # its input is still to be made, and is named before it
-            key = "its input first"
-        if current is None or current.receipt["task_key"] != key:
-            found[artifact] = key
+            found[artifact] = "its input first"
+            continue
+        if current is None or not says_the_same(current.receipt, base):
+            found[artifact] = sha256_of([base["frozen_sha256"], base["iterations"], base["task_key"], base["inputs"]])
     return found
 
 
@@ -188,6 +189,8 @@ def releases_sensor(study: Study, engine: str) -> dg.SensorDefinition:
             return dg.SensorResult(skip_reason=str(error), cursor=later)
         except UnreachableError as error:
             return dg.SkipReason(f"{error.what}; the next look asks again")
+        except EngcmpError as error:
+            return dg.SkipReason(f"cannot look: {error}")
         news = news_key(seen.findings)
         if not news:
             return dg.SensorResult(skip_reason=f"{seen.place}: {in_words(seen.findings)}", cursor="{}")
@@ -212,6 +215,9 @@ def approve_job(study: Study) -> Any:
     def approve(context: dg.OpExecutionContext) -> None:
         with events.failures():
             now = load_study(name)
+            if not context.has_partition_key:
+                waiting = ", ".join(candidates_of(now)) or "none"
+                raise EngcmpError("no candidate is chosen", remedy=f"choose one as the partition; waiting: {waiting}")
             words = freeze_iteration(now, context.partition_key)
             context.log.info(words)
             after = load_study(name)

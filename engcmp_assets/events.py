@@ -108,6 +108,7 @@ def materialize_result(
             **_matrix(session, step, arm, done, instance),
             **_plot(session, step, arm, receipt),
             "chain": dg.MetadataValue.md(chain_table(session, done)),
+            **_numbers_alone(receipt),
             "details": dg.MetadataValue.json(receipt["details"]),
             "answered_from_store": done.answered_from_store,
             **({"flags": ", ".join(receipt["flags"])} if receipt["flags"] else {}),
@@ -151,7 +152,9 @@ def chain_table(session: Session, done: Done) -> str:
         ]
         for sha256, receipt in reversed(_inputs_first(session, done))
     ]
-    return f"{_table(('artifact', 'arm', 'receipt', 'content id'), rows).md_str}\n\nFrozen hash: `{done.receipt['frozen_sha256']}`"
+    table = _table(("artifact", "arm", "receipt", "content id"), rows).md_str
+    rest = "" if done.receipt["arm"] else "What each arm's artifacts rest on is in the chain of their own pages.\n\n"
+    return f"{table}\n\n{rest}Frozen hash: `{done.receipt['frozen_sha256']}`"
 
 
 def say_to(context: dg.AssetExecutionContext) -> Callable[[str], None]:
@@ -252,10 +255,7 @@ def _with_unit(column: Column) -> str:
 
 
 def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures over all rows as a short table and as numbers that Dagster plots over time; then every figure with its id.
-
-    Labels carry panel and arm: panels share measures, and an asset's page mixes partitions.
-    """
+    """The figures over all rows as a short table, and every figure with its id."""
     if not receipt["figures"]:
         return {}
     over_all = [figure for figure in receipt["figures"] if figure["population"] == ALL]
@@ -269,18 +269,23 @@ def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
          _arm_of(figure, receipt), f"`{figure['figure_id']}`"]
         for figure in receipt["figures"]
     ]  # fmt: skip
-    plotted = {
-        f"{figure['measure']}, {figure['panel']} ({_arm_of(figure, receipt)})": float(figure["value"])
-        for figure in over_all
-        if not isinstance(figure["value"], dict)
-    }
-    if len(plotted) > _PLOTTED:
-        plotted = {}  # each arm's own page has its numbers
     return {
         "figures": _table(("measure", "panel", "value", "interval", "unit", "arm", "rows", "documents"), short),
-        **plotted,
         "every_figure": _table(("measure", "panel", "population", "value", "interval", "unit", "arm", "id for engcmp trace"), full),
     }  # fmt: skip
+
+
+def _numbers_alone(receipt: Mapping[str, Any]) -> dict[str, float]:
+    """The figures over all rows as numbers, which Dagster plots over time. Of too many none: each arm's own page has its own.
+
+    Labels carry panel and arm: panels share measures, and an asset's page mixes partitions.
+    """
+    plotted = {
+        f"{figure['measure']}, {figure['panel']} ({_arm_of(figure, receipt)})": float(figure["value"])
+        for figure in receipt["figures"]
+        if figure["population"] == ALL and not isinstance(figure["value"], dict)
+    }
+    return plotted if len(plotted) <= _PLOTTED else {}
 
 
 def _numbers(figure: Mapping[str, Any]) -> tuple[str, str]:

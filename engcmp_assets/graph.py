@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from engcmp_assets import automation, events, observations, upkeep
 from engcmp_assets.captured_rows.drift import ABOUT as ABOUT_DRIFT
@@ -22,7 +23,7 @@ from engcmp_assets.captured_rows.session import capture_arm, capture_steps
 from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
-from engcmp_assets.kernel.work import Session, Step, materialize
+from engcmp_assets.kernel.work import Done, Session, Step, materialize
 from engcmp_assets.lost_runs import lost_runs_sensor
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.steps import step_named, steps_of
@@ -38,7 +39,10 @@ _PUBLISHED_FOR = datetime.timedelta(days=8)
 class Materialize(dg.Config):
     """How an artifact is materialized. The defaults answer from the store what was done before."""
 
-    remeasure: bool = False
+    remeasure: bool = Field(
+        default=False,
+        description="Make it again, as a new measurement; nothing is overwritten. Of __scoring: run the engine again.",
+    )
 
 
 def definitions() -> dg.Definitions:
@@ -149,7 +153,9 @@ def _capture_asset(study: Study) -> dg.AssetsDefinition:
             def ready(facts: Any) -> None:
                 context.log_event(events.ready_observation(study, arm, facts))
 
-            for done in capture_arm(session, arm, artifacts=wanted, remeasure=config.remeasure, ready=ready):
+            for done in _told(
+                context, capture_arm(session, arm, artifacts=wanted, remeasure=config.remeasure, ready=ready)
+            ):
                 step = step_named(study, done.receipt["artifact"])
                 drift = [] if step.artifact == LAUNCH else [drift_check(session.store, done.receipt)]
                 yield events.materialize_result(
@@ -157,6 +163,15 @@ def _capture_asset(study: Study) -> dg.AssetsDefinition:
                 )
 
     return scoring
+
+
+def _told(context: dg.AssetExecutionContext, made: Iterator[Done]) -> Iterator[Done]:
+    """What is made; a run that is stopped says that nothing is lost, above Dagster's own words for it."""
+    try:
+        yield from made
+    except dg.DagsterExecutionInterruptedError:
+        context.log.info("Stopped. What is complete is kept: launch it again, with the same settings, to go on")
+        raise
 
 
 def _versions_asset(study: Study) -> dg.AssetsDefinition:

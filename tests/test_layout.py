@@ -15,10 +15,13 @@ GLUE_FILES = {
     *(f"captured_rows/{name}.py" for name in ("session", "journalled", "rows", "drift")),
     "comparisons/distances.py",
     "engine_versions/look.py",
+    "file_scores/reading.py",
     "frozen_protocol/iteration_freeze.py",
 }
 # The modules that bind the project to Dagster.
-DAGSTER_FILES = {f"{name}.py" for name in ("graph", "events", "observations", "automation", "upkeep", "lost_runs", "partitions")}
+DAGSTER_FILES = {
+    f"{name}.py" for name in ("graph", "events", "observations", "automation", "upkeep", "lost_runs", "partitions")
+}
 GLUE_FOLDERS = {"commands", "audit"}
 
 
@@ -38,7 +41,11 @@ def imports_of(path: Path) -> set[str]:
 
 def is_glue(path: Path) -> bool:
     place = path.relative_to(ASSETS).as_posix()
-    return path.name in GLUE_NAMES or place in GLUE_FILES | DAGSTER_FILES or path.relative_to(ASSETS).parts[0] in GLUE_FOLDERS
+    return (
+        path.name in GLUE_NAMES
+        or place in GLUE_FILES | DAGSTER_FILES
+        or path.relative_to(ASSETS).parts[0] in GLUE_FOLDERS
+    )
 
 
 def test_every_file_that_is_named_as_glue_exists() -> None:

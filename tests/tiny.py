@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,15 @@ class TinyStudy:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return engcmp(*arguments, home=self.home, **self.variables)
+
+    def python(self, code: str) -> str:
+        """What a piece of Python prints last, run where the commands run."""
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | self.variables | {"ENGCMP_HOME": str(self.home)},
+            cwd=CHECKOUT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return (done.stdout.splitlines() or [""])[-1]
 
 
 def write_protocol(root: Path) -> None:

@@ -28,6 +28,8 @@ _SIDE_FILES = ("-wal", "-journal")
 _ATTEMPTS, _PAUSE_S = 20, 0.1
 _NUMBERS = ("FloatMetadataEntryData", "IntMetadataEntryData")
 _MATERIALIZATION, _PLANNED = "ASSET_MATERIALIZATION", "ASSET_MATERIALIZATION_PLANNED"
+# What else a page shows of an asset, and the words for it.
+_BESIDE = {"ASSET_OBSERVATION": "observation", "ASSET_CHECK_EVALUATION": "check result"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,19 @@ class EventLog:
         )
         for run_id, text, key, partition, at in self._index.execute(query, self._of_study):
             yield self._event(str(run_id or ""), str(text), str(key), partition, _seconds(at))
+
+    def by_hand(self) -> Iterator[tuple[str, str, str | None, float]]:
+        """Check results and observations that no known run has made: kind, artifact, partition and time of each."""
+        query = (
+            "SELECT dagster_event_type, run_id, event, asset_key, partition, timestamp FROM event_logs "
+            "WHERE dagster_event_type IN (?, ?) ORDER BY id"
+        )
+        for kind, run_id, text, key, partition, at in self._index.execute(query, tuple(_BESIDE)):
+            if run_id in self.runs:
+                continue
+            own = key if key is not None else _key_within(text)
+            if own is not None and json.loads(own)[0] == self._prefix:
+                yield _BESIDE[kind], self._artifact(own), partition, _seconds(at)
 
     def started(self, event: Event) -> float:
         """When the event's run was planned, in seconds since the epoch."""
@@ -178,6 +193,15 @@ def _status(path: Path) -> tuple[int, int] | None:
 
 def _value(data: Mapping[str, Any]) -> Any:
     return next((value for name, value in data.items() if name != "__class__"), None)
+
+
+def _key_within(text: str) -> str | None:
+    """The asset key of an event whose row in the log does not name it."""
+    try:
+        data = json.loads(text)["dagster_event"]["event_specific_data"]
+        return json.dumps(data["asset_key"]["path"])
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _digest(text: str) -> bytes:

@@ -30,7 +30,10 @@ from engcmp_resources.canonical import parse_canonical, sha256_bytes, sha256_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Store
 
-REMEDY = "wipe the asset's events (`dagster asset wipe`), or end the UI and move dagster/ away: no result lies in it"
+REMEDY = (
+    "end the UI and move dagster/ away (no result lies in it), or wipe the asset's events: "
+    "DAGSTER_HOME=ENGCMP_HOME/dagster dagster asset wipe KEY"
+)
 _INPUT = "dagster/input_data_version/"
 # Dagster's word for an input that it had never seen, and the number of partitions from which on it does not look at each.
 _NEVER_SEEN, _MANY = "INITIAL", 100
@@ -94,6 +97,11 @@ def event_problems(
                 if fault is not None:
                     problems.append(Problem(LOG, f"{prefix}/{_named(event)}: {fault}; {REMEDY}"))
                 progress.update(done, "holding Dagster's events against their receipts")
+            for kind, artifact, partition, at in log.by_hand():
+                place = _placed(artifact, partition, at)
+                problems.append(
+                    Problem(LOG, f"{prefix}/{place}: forged {kind}: reported by hand, no run has made it; {REMEDY}")
+                )
     except EngcmpError as error:
         return None, [Problem(LOG, f"{error.what}; {error.remedy}")]
     return judge.counts(), problems
@@ -333,7 +341,11 @@ def _removed(store: Store) -> set[str]:
 
 
 def _named(event: Event) -> str:
+    return _placed(event.asset, event.partition, event.timestamp)
+
+
+def _placed(asset: str, partition: str | None, timestamp: float) -> str:
     """`scores, q4_0/llamacpp@b11549, 2026-11-29 16:20:47 UTC`, on one line whatever a forger has written."""
-    at = datetime.datetime.fromtimestamp(event.timestamp, datetime.UTC).isoformat(sep=" ", timespec="seconds")
-    text = f"{event.asset}, {event.partition or 'no partition'}, {at.removesuffix('+00:00')} UTC"
+    at = datetime.datetime.fromtimestamp(timestamp, datetime.UTC).isoformat(sep=" ", timespec="seconds")
+    text = f"{asset}, {partition or 'no partition'}, {at.removesuffix('+00:00')} UTC"
     return text if text.isprintable() else ascii(text)

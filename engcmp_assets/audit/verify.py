@@ -27,7 +27,10 @@ from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked, and every problem found. `events` is None where Dagster's log was not held against the receipts."""
+    """What was checked, and every problem found. `events` is None where Dagster's log was not held against the receipts.
+
+    `judged` is false where hashes, links or claims are wrong: figures and events, which rest on them, were then not looked at.
+    """
 
     frozen_sha256: str
     receipts: int
@@ -38,6 +41,7 @@ class Verification:
     problems: tuple[Problem, ...]
     not_made: tuple[str, ...]
     events: EventCounts | None = None
+    judged: bool = True
 
 
 def verify(
@@ -62,7 +66,8 @@ def verify(
         problems += claim_problems(store, study, reached)
     recomputed, events = 0, None
     bad_events: list[Problem] = []
-    if not problems:  # a figure or an event of damaged evidence would only repeat the damage
+    judged = not problems
+    if judged:  # a figure or an event of damaged evidence would only repeat the damage
         if with_events:
             events, bad_events = event_problems(study, store, reached, say, clock_ns)
         chosen = [item for item in reached.current() if _is_recomputed(study, item[0])]
@@ -78,6 +83,7 @@ def verify(
         problems=(*problems, *bad_events),
         not_made=tuple(_not_made(study, reached)) if not problems else (),
         events=events,
+        judged=judged,
     )
 
 

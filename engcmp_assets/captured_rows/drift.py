@@ -39,10 +39,15 @@ def drift_check(store: Store, receipt: Mapping[str, Any]) -> Check:
     evidence |= {"rows_bit_identical": share, "rows_bit_identical between runs": floor, "rows": len(now)}
     passed = share >= floor
     words = (
-        "as many as between its own runs" if passed else f"between its own runs it is {floor:.4g}: something has moved"
+        "no fewer than between its own runs"
+        if passed
+        else f"between its own runs the share is {floor:.4g}: something has moved"
     )
     return Check(
-        CHECK, passed, f"{share:.4g} of {len(now)} rows are those of the measurement before; {words}", evidence
+        CHECK,
+        passed,
+        f"{round(share * len(now))} of {len(now)} rows are those of the measurement before; {words}",
+        evidence,
     )
 
 

@@ -62,12 +62,12 @@ def _store() -> Evidence:
 def _verification_text(study: str, result: Verification) -> str:
     if result.problems:
         lines = [f"FAILED {problem}" for problem in result.problems]
-        return "\n".join(
-            [
-                *lines,
-                f"{study}: {len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}; nothing was changed",
-            ]
-        )
+        if not result.judged:
+            lines.append(
+                "Figures and Dagster's events were not judged: they rest on what is wrong above. Verify again when it is mended"
+            )
+        count = len(result.problems)
+        return "\n".join([*lines, f"{study}: {count} problem{'s' if count > 1 else ''}; nothing was changed"])
     lines = [
         f"{study}: verified",
         f"  {result.files} files, {result.bytes / 1e6:,.0f} MB, and {result.receipts} receipts have the hashes of their names",
@@ -83,4 +83,5 @@ def _verification_text(study: str, result: Verification) -> str:
 def _events_line(events: EventCounts) -> str:
     some = f" ({events.collected} of receipts that `engcmp gc` removed)" if events.collected else ""
     rest = f"current artifacts without an event: {events.current_without}"
+    rest += " (materialize them to see them in the UI)" if events.current_without else ""
     return f"  {events.agree} Dagster events agree with their receipts{some}; {rest}"

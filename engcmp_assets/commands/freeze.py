@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
 from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
-from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration
+from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration, stranded
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
@@ -19,7 +20,7 @@ from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
-from engcmp_resources.places import FROZEN_FILE, home_folder
+from engcmp_resources.places import FROZEN_FILE, ITERATIONS, home_folder
 from engcmp_resources.store import Store
 from engcmp_resources.tokenizing import GgufTokenizer
 
@@ -60,6 +61,9 @@ def amend(study: str, because: str) -> None:
     if not because.strip():
         raise click.UsageError("--because needs a reason")
     amended = _with_prompts(loaded)
+    if _is_unchanged(amended, loaded.frozen):
+        click.echo(f"{study}: nothing has changed since {loaded.frozen_sha256} was frozen; it stays")
+        return
     entry = {
         "from": loaded.frozen_sha256,
         "because": because,
@@ -67,6 +71,15 @@ def amend(study: str, because: str) -> None:
         "amended_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     _write_freeze(amended, amendments=[*loaded.frozen.get("amendments", []), entry])
+    click.echo(
+        f"Before it was {loaded.frozen_sha256}: results made under that are none of this. Make them anew: engcmp run {study}"
+    )
+
+
+def _is_unchanged(study: Study, frozen: Mapping[str, Any]) -> bool:
+    """Whether a freeze made now would differ from `frozen` in nothing but its amendments."""
+    now = frozen_document(study.folder.name, study.files, frozen_versions(), conformance_values())
+    return all(now[part] == frozen.get(part) for part in ("files", "versions", "conformance"))
 
 
 def _frozen_part(study: str) -> Study:
@@ -89,6 +102,11 @@ def _write_freeze(study: Study, *, amendments: list[dict[str, Any]]) -> None:
     document = frozen_document(name, study.files, frozen_versions(), conformance_values(), amendments)
     replace_visible(study.folder / FROZEN_FILE, canonical_bytes(document))
     click.echo(f"{name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
+    for iteration in stranded(load_study(name)):
+        click.echo(
+            f"Iteration {iteration} extends another freeze and must be looked at: engcmp freeze {name} --iteration {iteration}, "
+            f"or remove its files in {study.folder / ITERATIONS}"
+        )
 
 
 def prompt_set_bytes(study: Study, store: Store) -> bytes:

@@ -29,6 +29,9 @@ _COMMANDS = {
     "amend": "freeze",
     "versions": "versions",
     "reference": "reference",
+    "score": "score",
+    "tails": "score",
+    "bar": "score",
     "gc": "gc",
 }
 INTERRUPTED = 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -17,11 +18,17 @@ from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.work import output_blob
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.places import home_folder
+from engcmp_resources.places import ITERATIONS, home_folder
 from engcmp_resources.store import Store
 
 _NAMES = ("engine", "tag", "version", "state", "why")
 _UNSHOWN = "does not count"
+# Names in the answer for machines, and the checks whose evidence they give.
+_TOLD = {
+    "pushed_again": "no_tag_pushed_again",
+    "no_answer": "every_place_answered",
+    "not_pinned": "every_new_release_pinned",
+}
 
 
 @click.command(
@@ -33,16 +40,19 @@ _UNSHOWN = "does not count"
     "--all", "show_all", is_flag=True, help="Also list the releases that do not count by the protocol's rule."
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object on standard output.")
-def versions(study: str, approve: str | None, show_all: bool, as_json: bool) -> None:
-    """Look for new versions of STUDY's engines; each new one that counts becomes a candidate that waits for approval."""
+def versions(study: str, approve: str | None, show_all: bool, as_json: bool) -> int:
+    """Look for new versions of STUDY's engines; each new one that counts becomes a candidate that waits for approval.
+
+    Exit 0 if every place answered and every new release could be pinned, else 1.
+    """
     loaded = load_study(study)
     loaded.require_frozen()
     if approve is not None:
         click.echo(freeze_iteration(loaded, approve))
         with open_instance() as instance:
             sync_partitions(instance, load_study(study))
-        click.echo(f"Measure it: engcmp run {study}   (or the UI does, where `measure = true` stands in its file)")
-        return
+        click.echo(f"Measure it: engcmp run {study}")
+        return 0
     if not loaded.protocol.releases:
         raise EngcmpError(
             f"study {study} looks for no new versions", where="protocol field releases",
@@ -52,29 +62,51 @@ def versions(study: str, approve: str | None, show_all: bool, as_json: bool) -> 
     with open_instance() as instance:
         sync_partitions(instance, loaded)
         run_job(definitions(), job, instance)
-    rows, silent = _found(loaded)
+    rows, failed = _found(loaded)
     waiting = [name for name, adds in candidates_of(load_study(study)).items() if adds.declined is None]
     if as_json:
-        click.echo(json.dumps({"releases": rows, "waiting": waiting, "no_answer": silent}, indent=1))
-        return
-    click.echo(_text(rows, show_all=show_all))
-    for engine, why in silent.items():
-        click.echo(f"\n{engine}: no answer ({why}); look again later")
-    for name in waiting:
-        click.echo(f"\nwaiting for approval: {name}\n  read     {loaded.folder / 'iterations' / name}.toml\n"
-                   f"  approve  engcmp versions {study} --approve {name}")  # fmt: skip
+        told = {name: failed.get(check, {}) for name, check in _TOLD.items()}
+        click.echo(json.dumps({"releases": rows, "waiting": waiting} | told, indent=1))
+    else:
+        click.echo(_text(rows, failed, [_how_to(loaded, name) for name in waiting], show_all=show_all))
+    return 1 if {_TOLD["no_answer"], _TOLD["not_pinned"]} & set(failed) else 0
 
 
-def _found(study: Study) -> tuple[list[dict[str, str]], dict[str, str]]:
+def _found(study: Study) -> tuple[list[dict[str, str]], dict[str, dict[str, str]]]:
+    """The releases, line by line, and the evidence of each check that failed, by its name."""
     store, name = Store(home_folder()), study.protocol.study
     receipt = store.read_receipt(str(store.head(name, None, ENGINE_VERSIONS)))
     table = read_parquet(store.path(output_blob(receipt, "engine_versions.parquet")))
     rows = [dict(zip(_NAMES, row, strict=True)) for row in zip(*(table[one].tolist() for one in _NAMES), strict=True)]
-    check = next(one for one in receipt["checks"] if one["name"] == "every_place_answered")
-    return rows, {} if check["passed"] else dict(check["evidence"])
+    return rows, {one["name"]: dict(one["evidence"]) for one in receipt["checks"] if not one["passed"]}
 
 
-def _text(rows: list[dict[str, str]], *, show_all: bool) -> str:
+def _how_to(study: Study, name: str) -> str:
+    path = study.folder / ITERATIONS / f"{name}.toml"
+    return f"waiting for approval: {name}\n  read     {path}\n  approve  engcmp versions {study.folder.name} --approve {name}"
+
+
+def _text(
+    rows: list[dict[str, str]], failed: Mapping[str, Mapping[str, str]], waiting: Sequence[str], *, show_all: bool
+) -> str:
+    def told(name: str) -> Mapping[str, str]:
+        return failed.get(_TOLD[name], {})
+
+    return "\n\n".join(
+        [
+            *([_table(rows, show_all=show_all)] if rows else []),
+            *(
+                f"ALARM: {tag} was pushed again with other content; what the study has stays as it is"
+                for tag in told("pushed_again")
+            ),
+            *(f"{engine}: no answer ({why}); look again later" for engine, why in told("no_answer").items()),
+            *(f"{tag} cannot be pinned: {why}" for tag, why in told("not_pinned").items()),
+            *waiting,
+        ]
+    )
+
+
+def _table(rows: list[dict[str, str]], *, show_all: bool) -> str:
     shown = [row for row in rows if show_all or row["state"] != _UNSHOWN]
     widths = {name: max([len(name), *(len(row[name]) for row in shown)]) for name in _NAMES[:-1]}
     lines = [

@@ -57,6 +57,7 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     """The declared pairs and how they are judged."""
     protocol = study.protocol
     return {
+        "study": protocol.study,  # figures carry its name: another study's pairs must not stand for these
         "pairs": [plan.model_dump() for plan in protocol.comparisons],
         "statistics": protocol.statistics.model_dump(),
         "panels": {name: plan.model_dump(exclude={"label"}) for name, plan in protocol.panels.items()},
@@ -143,7 +144,17 @@ def _part(
     A kept pair is its document and the name of its rows' file: the rows themselves are not read again.
     """
     inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
-    key = sha256_of(["pair/2", plan.model_dump(), rules["statistics"], rules["panels"], inputs, work.step.versions()])
+    key = sha256_of(
+        [
+            "pair/2",
+            rules["study"],
+            plan.model_dump(),
+            rules["statistics"],
+            rules["panels"],
+            inputs,
+            work.step.versions(),
+        ]
+    )
     kept = _kept(work, plan, key)
     if kept is not None:
         return kept

@@ -45,7 +45,7 @@ def candidate_text(
     arms = [ArmKey.parse(f"{one}/{finding.engine}@{version}") for one in rule.checkpoints_of(finding.tag)]
     because = f"{finding.tag} was found at {place}" + (f": {finding.why}" if finding.why else "")
     lines = [
-        f"# Written by the look for new versions. Approve: engcmp freeze {protocol.study} --iteration {name}",
+        f"# Written by the look for new versions. Approve: engcmp versions {protocol.study} --approve {name}",
         '# Decline: put a line `declined = "WHY"` below the schema.',
         *_table(None, {"schema": "engcmp.iteration/1", "because": because, "measure": True}),
         *_table(

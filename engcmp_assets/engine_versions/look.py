@@ -14,9 +14,10 @@ from engcmp_assets.kernel.progress import Say
 from engcmp_assets.kernel.release_rules import ReleaseRule
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_resources.disk import replace_visible
+from engcmp_resources.errors import EngcmpError
 from engcmp_resources.package_index import WheelPin, fetch_wheel, member_sha256, platform_of
 from engcmp_resources.places import ITERATIONS, named_folder
-from engcmp_resources.releases.base import Release, ReleasePlace, UnreachableError, list_releases
+from engcmp_resources.releases.base import Release, ReleasePlace, list_releases
 from engcmp_resources.store import Store, require_space
 
 # A wheel in the making: fetched, hashed, removed.
@@ -33,6 +34,14 @@ class Look:
     findings: tuple[Finding, ...]
     releases: Mapping[str, Release]
     unanswered: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The candidates that were written, and by tag why there is none for a release that counts."""
+
+    names: tuple[str, ...]
+    failed: Mapping[str, str]
 
 
 def look(study: Study, engine: str) -> Look:
@@ -52,9 +61,10 @@ def look(study: Study, engine: str) -> Look:
 
 def look_patiently(study: Study, engine: str) -> Look:
     """As `look`, but a place that does not answer is said in the result: other engines are looked at all the same."""
+    candidates_of(study)  # a candidate that cannot be read is for its writer to mend, not the place's silence
     try:
         return look(study, engine)
-    except UnreachableError as error:
+    except EngcmpError as error:
         rule = study.protocol.releases[engine]
         return Look(engine, rule, rule.name, (), {}, unanswered=error.what)
 
@@ -66,30 +76,43 @@ def candidates_of(study: Study) -> dict[str, IterationFile]:
     return latest_candidates(files, frozen, where=str(study.folder / ITERATIONS))
 
 
-def write_candidates(study: Study, store: Store, seen: Look, say: Say) -> list[str]:
-    """Pin what is new and write a candidate iteration for each; the names of those written.
+def write_candidates(study: Study, store: Store, seen: Look, say: Say) -> Written:
+    """Pin what is new and write a candidate iteration for each. A release that cannot be pinned keeps no other from it.
 
     What is written stays as it is: a file that exists is never replaced. Where the protocol approves by itself the candidate is
     frozen at once, except for a tag that was pushed again, which a person has to look at.
     """
-    written = []
+    written, failed = [], {}
     for finding in seen.findings:
         if finding.state not in ACTIONABLE:
             continue
-        name = candidate_name(finding)
-        path = study.folder / ITERATIONS / f"{name}.toml"
-        if path.exists():
-            say(f"{name}: there is a file of this name already ({path}); it is left as it is")
+        try:
+            name = _write_candidate(study, store, seen, finding, say)
+        except EngcmpError as error:
+            failed[finding.tag] = str(error)
+            say(f"{finding.tag}: no candidate: {error}")
             continue
-        wheels = _pinned(seen, finding, store, say) if seen.rule.wheels else {}
-        place = f"{seen.rule.name} ({seen.rule.place})"  # as the protocol names it: the listing may name hosts and folders of this machine
-        text = candidate_text(study.protocol, seen.rule, finding, place=place, wheels=wheels)
-        replace_visible(path, text.encode("utf-8"))
-        say(f"{finding.tag} is {finding.state}: candidate {name} written")
-        written.append(name)
-        if seen.rule.approval == "automatic" and finding.state == "new":
-            say(freeze_iteration(load_study(study.folder.name), name))
-    return written
+        if name is not None:
+            written.append(name)
+    return Written(tuple(written), failed)
+
+
+def _write_candidate(study: Study, store: Store, seen: Look, finding: Finding, say: Say) -> str | None:
+    """The name of the candidate that was written, or None where its file is there already."""
+    name = candidate_name(finding)
+    path = study.folder / ITERATIONS / f"{name}.toml"
+    if path.exists():
+        say(f"{name}: there is a file of this name already ({path}); it is left as it is")
+        return None
+    wheels = _pinned(seen, finding, store, say) if seen.rule.wheels else {}
+    # As the protocol names it: the listing may name hosts and folders of this machine.
+    place = f"{seen.rule.name} ({seen.rule.place})"
+    text = candidate_text(study.protocol, seen.rule, finding, place=place, wheels=wheels)
+    replace_visible(path, text.encode("utf-8"))
+    say(f"{finding.tag} is {finding.state}: candidate {name} written")
+    if seen.rule.approval == "automatic" and finding.state == "new":
+        say(freeze_iteration(load_study(study.folder.name), name))
+    return name
 
 
 def _pinned(seen: Look, finding: Finding, store: Store, say: Say) -> dict[str, PinnedWheel]:

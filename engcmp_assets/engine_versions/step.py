@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engcmp_assets.engine_versions.decisions import Finding
-from engcmp_assets.engine_versions.look import look_patiently, unreadable, write_candidates
+from engcmp_assets.engine_versions.look import Look, look_patiently, unreadable, write_candidates
 from engcmp_assets.kernel.names import ENGINE_VERSIONS
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
@@ -37,12 +37,16 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
 
 def make(work: Work) -> Made:
     """Look at every place, write a candidate for each new version, and keep the table of what there is."""
-    looks, written = [], []
+    looks: list[Look] = []
+    written: list[str] = []
+    failed: dict[str, str] = {}
     for engine in work.study.protocol.releases:
         work.say(f"looking for versions of {engine}")
         seen = look_patiently(work.study, engine)
         looks.append(seen)
-        written += write_candidates(work.study, work.store, seen, work.say)
+        new = write_candidates(work.study, work.store, seen, work.say)
+        written += new.names
+        failed |= new.failed
     findings = [finding for seen in looks for finding in seen.findings]
     table = {column.name: [getattr(one, column.name) or "" for one in findings] for column in COLUMNS}
     states = Counter(one.state for one in findings)
@@ -78,6 +82,11 @@ def make(work: Work) -> Made:
                 f"No answer for {', '.join(silent)}; it is asked again at the next look" if silent else "Every place answered",
                 silent or {"places": len(looks)},
             ),
+            Check(
+                "every_new_release_pinned", not failed,
+                f"No candidate for {', '.join(failed)}" if failed else "Every new release that counts has its candidate",
+                failed or {"candidates": len(written)},
+            ),
         ],
         flags=[] if not repushed else ["a tag was pushed again"],
         details={
@@ -112,5 +121,6 @@ STEP = Step(
         "no_tag_pushed_again": "No pinned tag stands for other content than it did when it was pinned",
         "pinned_tags_are_there": "Every pinned tag is still shown by its place",
         "every_place_answered": "Every place that releases are looked for at gave an answer",
+        "every_new_release_pinned": "Every new release that counts could be pinned and has a candidate",
     },
 )

@@ -35,7 +35,9 @@ def freeze_iteration(loaded: Study, name: str) -> str:
     data, where = loaded.iteration_files[f"{name}.toml"], str(folder / f"{name}.toml")
     document = frozen_iteration(study, name, data, loaded.frozen_sha256)
     if _base_of(loaded, name) == loaded.frozen_sha256:
-        read_iteration(name, data, _freeze_of(loaded, name), base_frozen_sha256=loaded.frozen_sha256, where=where)
+        read_iteration(
+            name, data, _freeze_of(loaded, name), study=study, base_frozen_sha256=loaded.frozen_sha256, where=where
+        )
         return f"{study}: iteration {name}: frozen already as {document['frozen_sha256']}"
     own = Iteration(name, document["frozen_sha256"], parse_iteration(data, where=where))
     if own.adds.declined is not None:
@@ -48,6 +50,12 @@ def freeze_iteration(loaded: Study, name: str) -> str:
     replace_visible(folder / f"{name}{FROZEN_SUFFIX}", canonical_bytes(document))
     arms = ", ".join(str(arm) for arm in own.arm_keys) or "no arm"
     return f"{study}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}"
+
+
+def stranded(loaded: Study) -> list[str]:
+    """The frozen iterations that extend another freeze than the study's: each must be frozen anew, or removed."""
+    now = loaded.frozen_sha256
+    return [name for name in loaded.iteration_names if _base_of(loaded, name) not in (None, now)]
 
 
 def _others(loaded: Study, name: str) -> tuple[Iteration, ...]:

@@ -87,14 +87,16 @@ def frozen_iteration(study: str, name: str, data: bytes, base_frozen_sha256: str
 
 
 def read_iteration(
-    name: str, data: bytes, frozen: Mapping[str, Any], *, base_frozen_sha256: str, where: str
+    name: str, data: bytes, frozen: Mapping[str, Any], *, study: str, base_frozen_sha256: str, where: str
 ) -> Iteration:
     """An iteration held against its freeze.
 
     Raises EngcmpError for a file edited after its freeze, a damaged freeze, or one that extends another frozen hash.
     """
-    study, base = frozen.get("study"), frozen.get("base_frozen_sha256")
-    as_frozen = frozen_iteration(str(study), name, data, str(base)) | {"file_sha256": frozen.get("file_sha256")}
+    base = frozen.get("base_frozen_sha256")
+    as_frozen = frozen_iteration(str(frozen.get("study")), name, data, str(base)) | {
+        "file_sha256": frozen.get("file_sha256")
+    }
     body = {key: value for key, value in as_frozen.items() if key != "frozen_sha256"}
     if frozen != body | {"frozen_sha256": sha256_of(body)}:
         raise EngcmpError(
@@ -104,11 +106,11 @@ def read_iteration(
         raise EngcmpError(
             f"iteration {name} was edited after its freeze", where=where, remedy="restore it, or add another iteration"
         )
-    if base != base_frozen_sha256:
+    if (frozen.get("study"), base) != (study, base_frozen_sha256):
         raise EngcmpError(
             f"iteration {name} extends frozen hash {str(base)[:12]}, the study has {base_frozen_sha256[:12]}",
             where=where,
-            remedy=f"look at it against the amended protocol, then `engcmp freeze {study} --iteration {name}`",
+            remedy=f"look at it against the amended protocol, then `engcmp freeze {study} --iteration {name}`; or remove both its files",
         )
     return Iteration(name, str(frozen["frozen_sha256"]), parse_iteration(data, where=where))
 

@@ -13,6 +13,7 @@ from engcmp_assets.kernel.measures import measure
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.release_rules import order_of
 
 MEASURED, NOT_MEASURED, FAILED = "measured", "not measured", "failed"
 NO_FIGURE = "no value for this measure"
@@ -68,12 +69,12 @@ def matrix_table(
     links: Mapping[ArmKey, str],
     own: ArmKey | None = None,
 ) -> str:
-    """The matrix as a Markdown table, in the order of `standings`: a row for each checkpoint, a column for each engine@version.
+    """The matrix as a Markdown table: a row for each checkpoint, in the order of `standings`, a column for each engine@version, by number.
 
     With more than MOST_VERSIONS versions and fewer checkpoints it lies on its side. `links` are the pages of arms; `own` stands in bold.
     """
     checkpoints = list(dict.fromkeys(one.arm.checkpoint for one in standings))
-    versions = list(dict.fromkeys(_version(one.arm) for one in standings))
+    versions = sorted({_version(one.arm) for one in standings}, key=order_of)
     judged: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         judged.setdefault(verdict.candidate, []).append(verdict)

@@ -51,7 +51,11 @@ class Study:
                     raise EngcmpError(
                         f"iteration {name} is frozen and missing", where=where, remedy="restore it from git"
                     )
-                found.append(read_iteration(name, data, document, base_frozen_sha256=self.frozen_sha256, where=where))
+                found.append(
+                    read_iteration(
+                        name, data, document, study=self.folder.name, base_frozen_sha256=self.frozen_sha256, where=where
+                    )
+                )
         return tuple(found)
 
     @property

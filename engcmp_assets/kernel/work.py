@@ -23,6 +23,7 @@ from engcmp_resources.host import code_identity, environment
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
 Scope = Literal["arm", "study", "every arm"]
+_SAME = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ def record(work: Work, made: Made, *, started_at: str) -> Done:
         )  # fmt: skip
     earlier = work.session.current(work.step.artifact, work.arm)
     again = earlier is not None and earlier.receipt["task_key"] == work.task_key
-    receipt = _base_receipt(work) | {
+    receipt = base_of(work) | {
         "content_id": content_id(work.task_key, outputs),
         "outputs": outputs,
         "started_at": started_at,
@@ -268,11 +269,10 @@ def answer_from_store(work: Work) -> Done | None:
         previous = sound_receipt(store, previous_sha256)
     except EngcmpError:
         return None  # of another version of engcmp, or forged: no evidence of this task
-    base = _base_receipt(work)
+    base = base_of(work)
     current = work.session.current(work.step.artifact, work.arm)
-    same = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
     stands = current is not None and previous_sha256 in (current.sha256, current.receipt["answered_by"])
-    if current is not None and stands and all(current.receipt[name] == base[name] for name in same):
+    if current is not None and stands and says_the_same(current.receipt, base):
         _point_views(work, current.receipt)
         return current
     kept = ("content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
@@ -282,7 +282,13 @@ def answer_from_store(work: Work) -> Done | None:
     return replace(_commit(work, receipt, completes=None), answered_from_store=True)
 
 
-def _base_receipt(work: Work) -> dict[str, Any]:
+def says_the_same(receipt: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether a receipt is of the same place, freeze, iterations, task and inputs as another would be."""
+    return all(receipt[name] == base[name] for name in _SAME)
+
+
+def base_of(work: Work) -> dict[str, Any]:
+    """What a receipt of this work says before it is done: enough to tell whether the current one still says it."""
     step, study = work.step, work.study
     return {
         "schema": SCHEMA,
@@ -307,11 +313,14 @@ def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tupl
     for use in step.uses:
         for source_arm in arms_of(session.study, use, arm):
             done = session.sound(use.artifact, source_arm)
-            if done is None:
+            # What was made under another freeze is no result of this one, even where the next materialization will give the same.
+            of_another = done is not None and done.receipt["frozen_sha256"] != session.study.frozen_sha256
+            if done is None or of_another:
                 if use.scope == "every arm":
                     continue  # an arm that was not captured is `not comparable`, with its reason, in the result
+                lacks = "was made under another frozen hash" if of_another else "was not made yet"
                 raise EngcmpError(
-                    f"{step.artifact} of {arm or session.study.protocol.study} needs {use.artifact}, which was not made yet",
+                    f"{step.artifact} of {arm or session.study.protocol.study} needs {use.artifact}, which {lacks}",
                     remedy=f"materialize {use.artifact} first, or `engcmp run {session.study.protocol.study}`",
                 )
             name = str(source_arm) if source_arm else None

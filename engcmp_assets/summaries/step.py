@@ -40,10 +40,15 @@ COLUMNS = (
 def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     """How figures are judged, and the looks that each panel declares.
 
-    The arm is part of it: figures carry its name, and two arms whose rows are bit-identical must not share them.
+    Study and arm are part of it: figures carry their names, and two arms whose rows are bit-identical must not share them.
     """
     panels = {name: [plan.roles, plan.measures, plan.primary] for name, plan in study.protocol.panels.items()}
-    return {"statistics": study.protocol.statistics.model_dump(), "panels": panels, "arm": str(arm)}
+    return {
+        "statistics": study.protocol.statistics.model_dump(),
+        "panels": panels,
+        "study": study.protocol.study,
+        "arm": str(arm),
+    }
 
 
 def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: str = "prefill") -> tuple[RowTable, Looks]:

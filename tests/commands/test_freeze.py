@@ -70,7 +70,7 @@ def test_a_changed_study_is_not_frozen_again_the_file_and_the_way_are_named(
 def test_an_amendment_keeps_its_reason_the_changes_and_the_hash_before(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = frozen(folder)["frozen_sha256"]
+    old, earlier = frozen(folder)["frozen_sha256"], frozen(folder)["amendments"]
     add_limit(folder)
     text = folder / "texts" / "code-1.txt"
     text.write_text(text.read_text(encoding="utf-8") + "\nprint(1)\n", encoding="utf-8")
@@ -78,7 +78,8 @@ def test_an_amendment_keeps_its_reason_the_changes_and_the_hash_before(
     new = frozen(folder)
     assert new["frozen_sha256"] != old
     assert new["frozen_sha256"] in capsys.readouterr().out
-    (amendment,) = new["amendments"]
+    *kept, amendment = new["amendments"]
+    assert kept == earlier
     assert (amendment["from"], amendment["because"]) == (old, "a limit was missing")
     assert amendment["changed"] == [
         f"protocol file {name} was edited after the freeze" for name in ("prompt_set.json", "protocol.toml", "texts/code-1.txt")
@@ -86,7 +87,7 @@ def test_an_amendment_keeps_its_reason_the_changes_and_the_hash_before(
     load_study(STUDY).require_frozen()
     add_limit(folder, "one more")
     assert exit_code("amend", STUDY, "--because", "one more") == 0
-    assert [entry["from"] for entry in frozen(folder)["amendments"]] == [old, new["frozen_sha256"]]
+    assert [entry["from"] for entry in frozen(folder)["amendments"]][-2:] == [old, new["frozen_sha256"]]
 
 
 def test_results_of_the_hash_before_are_told_apart(folder: Path, home_copy: Path) -> None:
@@ -112,13 +113,18 @@ def test_an_amendment_without_a_reason_is_wrong_usage_and_changes_nothing(
 def test_a_study_that_was_never_frozen_is_frozen_and_not_amended(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = everything(folder)
+    before, was = everything(folder), frozen(folder)
     (folder / "FROZEN.json").unlink()
     assert exit_code("amend", STUDY, "--because", "why") == 1
     assert f"study {STUDY} was never frozen" in capsys.readouterr().err
     (folder / "prompt_set.json").unlink()
     assert exit_code("freeze", STUDY) == 0
-    assert everything(folder) == before  # the same texts, the same ids, the same hash
+    after, now = everything(folder), frozen(folder)
+    for part in ("files", "versions", "conformance"):  # the same texts, the same ids; a first freeze has no amendments
+        assert now[part] == was[part]
+    assert {name: data for name, data in after.items() if name != "FROZEN.json"} == {
+        name: data for name, data in before.items() if name != "FROZEN.json"
+    }
 
 
 def test_two_iterations_of_an_amended_study_are_frozen_anew_one_after_the_other(

@@ -16,7 +16,21 @@ from homes import CHECKOUT, Q4, STUDY
 from engcmp_assets.commands.main import cli, main
 from engcmp_resources.errors import EngcmpError
 
-COMMANDS = ("demo", "run", "ui", "verify", "trace", "versions", "freeze", "amend", "reference", "gc")
+COMMANDS = (
+    "demo",
+    "run",
+    "ui",
+    "verify",
+    "trace",
+    "versions",
+    "freeze",
+    "amend",
+    "reference",
+    "score",
+    "tails",
+    "bar",
+    "gc",
+)
 
 
 def exit_code(*arguments: str) -> int:

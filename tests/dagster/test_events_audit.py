@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import httpx
 import pytest
 from homes import Q4, Q8, STUDY, current_receipt, engcmp, quiet
 from ui_process import Ui, home_without_dagster, running_ui
@@ -163,16 +164,24 @@ def test_an_event_that_is_reported_in_the_ui_is_found_and_can_be_removed(home: P
     assert judged(home)[1] == []
     with running_ui(home) as ui:
         assert report(ui, "scores") == "ReportRunlessAssetEventsSuccess"
+        check = {"check_name": "every_pair_compared", "passed": True, "metadata": {"x": 1}}
+        for address, body in (("check", check), ("observation", {"metadata": {"state": "new"}})):
+            httpx.post(
+                f"{ui.url}/report_asset_{address}/{PREFIX}/comparisons", json=body, timeout=30
+            ).raise_for_status()
 
     done = engcmp("verify", STUDY, home=home)
     assert done.returncode == 1
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert f"{PREFIX}/scores, {Q4}, " in line and "forged: reported by hand, no run has made it" in line
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    made, *others = sorted(lines, key=lambda line: f"{PREFIX}/scores" not in line)
+    assert f"{PREFIX}/scores, {Q4}, " in made and "forged: reported by hand, no run has made it" in made
+    assert sorted(line.split("forged ")[1].split(":")[0] for line in others) == ["check result", "observation"]
+    assert all(f"{PREFIX}/comparisons, no partition, " in line for line in others)
     assert "Traceback" not in done.stderr
 
     wipe_events(home, "scores")
     counts, problems = judged(home)
-    assert problems == [] and counts is not None and counts.agree > 0
+    assert len(problems) == len(others) and counts is not None and counts.agree > 0
     (home / "dagster").rename(home / "moved-away")
     assert judged(home) == (None, [])
     assert current_receipt(home, "scores", Q4)["artifact"] == "scores"

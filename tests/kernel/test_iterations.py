@@ -119,12 +119,12 @@ def test_an_iteration_that_is_none_is_refused_by_its_field(text: str, words: str
 
 
 def read(data: bytes, frozen: Mapping[str, Any], *, base: str = BASE, name: str = "b99") -> Iteration:
-    return read_iteration(name, data, frozen, base_frozen_sha256=base, where="here")
+    return read_iteration(name, data, frozen, study="a-study", base_frozen_sha256=base, where="here")
 
 
 def test_a_frozen_iteration_is_read_back_with_its_hash() -> None:
     data = (HEAD + VERSION + ARM).encode()
-    frozen = frozen_iteration("smollm2-cpu", "b99", data, BASE)
+    frozen = frozen_iteration("a-study", "b99", data, BASE)
     found = read(data, frozen)
     assert (found.name, found.frozen_sha256) == ("b99", frozen["frozen_sha256"])
     assert [str(arm) for arm in found.arm_keys] == ["q4_0/llamacpp@b99"]
@@ -132,7 +132,7 @@ def test_a_frozen_iteration_is_read_back_with_its_hash() -> None:
 
 def test_an_edited_iteration_one_of_another_freeze_and_a_changed_freeze_are_refused() -> None:
     data = (HEAD + VERSION).encode()
-    frozen = frozen_iteration("smollm2-cpu", "b99", data, BASE)
+    frozen = frozen_iteration("a-study", "b99", data, BASE)
     with pytest.raises(
         EngcmpError, match=r"iteration b99 was edited after its freeze \(here\); restore it, or add another"
     ):
@@ -152,7 +152,7 @@ def test_an_edited_iteration_one_of_another_freeze_and_a_changed_freeze_are_refu
 def test_a_freeze_is_of_one_iteration_and_holds_for_no_other() -> None:
     data = (HEAD + VERSION).encode()
     with pytest.raises(EngcmpError, match=r"b98\.frozen\.json was changed after the freeze"):
-        read(data, frozen_iteration("smollm2-cpu", "b99", data, BASE), name="b98")
+        read(data, frozen_iteration("a-study", "b99", data, BASE), name="b98")
 
 
 def test_a_candidate_adds_nothing_and_a_frozen_iteration_without_its_file_is_missed(study: Study) -> None:

@@ -45,9 +45,9 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in [lines[0], *lines[2:]]]
 
 
-def test_rows_are_checkpoints_and_columns_are_versions_in_the_order_of_the_protocol() -> None:
+def test_rows_are_checkpoints_in_the_order_of_the_protocol_and_columns_are_versions_by_number() -> None:
     found = cells(table([Standing(arm, MEASURED, None, figure()) for arm in (NEW, OLD, SMALL)]))
-    assert found[0] == ["checkpoint", "`llamacpp@b2`", "`llamacpp@b1`"]
+    assert found[0] == ["checkpoint", "`llamacpp@b1`", "`llamacpp@b2`"]
     assert [line[0] for line in found[1:]] == ["q8_0", "q4_0"]
 
 
