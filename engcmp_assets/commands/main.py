@@ -35,6 +35,9 @@ _COMMANDS = {
     "gc": "gc",
 }
 INTERRUPTED = 130
+# What Ctrl-C leaves: a capture goes on where it was, results that are written as a whole are not there yet.
+_KEPT = "what is complete is kept, start again to continue"
+_STOPPED = {"score": "nothing was written"}
 _LEAST_FREE_BYTES = 16 << 20
 
 
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except _interruptions():
-        print("engcmp: stopped; what is complete is kept, start again to continue", file=sys.stderr)
+        asked = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        print(f"engcmp: stopped; {_STOPPED.get(asked, _KEPT)}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:  # what it stands for is looked for; any other goes on as it is
         explained = _explained(error)

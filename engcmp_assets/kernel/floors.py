@@ -48,10 +48,10 @@ class RunValues:
     @property
     def per_row(self) -> Float64:
         """The arm's value of each row, [rows]: the mean over its runs, and exactly the value where all runs agree."""
-        means = np.array([math.fsum(row) / len(self.runs) for row in self.values.T.tolist()], dtype=np.float64)
-        # The sum of equal values is rounded once before it is divided, so it need not give the value back.
-        same: npt.NDArray[np.bool_] = (self.values == self.values[0]).all(axis=0)
-        means[same] = self.values[0][same]
+        means = self.values[0].copy()
+        # Only rows whose runs disagree are summed: the sum of equal values is rounded before it is divided, so need not give them back.
+        for row in np.flatnonzero((self.values != self.values[0]).any(axis=0)):
+            means[row] = math.fsum(self.values[:, row]) / len(self.runs)
         return means
 
     def of(self, run: str) -> Float64:

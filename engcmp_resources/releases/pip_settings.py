@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import netrc
 import os
 import re
@@ -18,7 +19,6 @@ from engcmp_resources.errors import EngcmpError
 from engcmp_resources.releases.base import UnreachableError
 from engcmp_resources.releases.web import Connection, hidden, is_loopback, shown, web_url
 
-PUBLIC_INDEX = "https://pypi.org/simple"
 _YES = ("y", "yes", "t", "true", "on", "1")
 # Of what a later section says, the last counts: the file's [global], its section of the command, the environment.
 _SECTIONS = ("global", "download", ":env:")
@@ -87,7 +87,9 @@ def settings_in(output: str) -> PipSettings:
                 pooled[match[1], match[2]] = str(value)
     options = {name: value for wanted in _SECTIONS for (section, name), value in pooled.items() if section == wanted}
     alone = options.get("no-index", "").strip().lower() in _YES
-    indexes = [] if alone else [options.get("index-url", PUBLIC_INDEX), *options.get("extra-index-url", "").split()]
+    indexes = (
+        [] if alone else [options.get("index-url") or _public_index(), *options.get("extra-index-url", "").split()]
+    )
     return PipSettings(
         tuple(index.strip().rstrip("/") for index in indexes),
         tuple(options.get("find-links", "").split()),
@@ -114,3 +116,19 @@ def _seconds(value: str | None) -> float:
         return max(float(value or _WAIT_S), 0.1)
     except ValueError:
         return _WAIT_S
+
+
+@functools.cache
+def _public_index() -> str:
+    """The index that pip asks where none is set, in pip's own words: its address is pip's to know."""
+    command = [sys.executable, "-P", "-m", "pip", "download", "--help", "--disable-pip-version-check"]
+    try:
+        told = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WAIT_S, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        raise UnreachableError("pip did not tell its default index in time", remedy="it is asked again") from None
+    found = re.search(rb"\(default\s+(https://\S+?)\)", told)
+    if found is None:
+        raise EngcmpError("pip does not tell its default index", where=sys.executable, remedy="set PIP_INDEX_URL")
+    return found[1].decode("ascii")
