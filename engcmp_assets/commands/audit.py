@@ -62,12 +62,9 @@ def _store() -> Evidence:
 def _verification_text(study: str, result: Verification) -> str:
     if result.problems:
         lines = [f"FAILED {problem}" for problem in result.problems]
-        if not result.judged:
-            lines.append(
-                "Figures and Dagster's events were not judged: they rest on what is wrong above. Verify again when it is mended"
-            )
+        rest = "" if result.judged else "; figures and Dagster's events, which rest on these, were not judged"
         count = len(result.problems)
-        return "\n".join([*lines, f"{study}: {count} problem{'s' if count > 1 else ''}; nothing was changed"])
+        return "\n".join([*lines, f"{study}: {count} problem{'s' if count > 1 else ''}{rest}; nothing was changed"])
     lines = [
         f"{study}: verified",
         f"  {result.files} files, {result.bytes / 1e6:,.0f} MB, and {result.receipts} receipts have the hashes of their names",

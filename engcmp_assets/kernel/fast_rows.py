@@ -53,19 +53,21 @@ class RowSums:
 def row_sums(p: Rows, q: Rows, *, jobs: int = 1) -> RowSums:
     """The sums of k > 0 rows [k, V] of each side, on `jobs` threads; the same bits for any number of them.
 
-    float32 and float64 are read where they lie, memory-mapped files included; other floats, and uint16 as the bits of bfloat16, are
-    widened some rows at a time. Raises EngcmpError for fewer than one thread.
+    Floats of 16, 32 and 64 bits, and uint16 as the bits of bfloat16, are read where they lie, memory-mapped files included, where a
+    loop reads them; others, and sides of two dtypes, are widened some rows at a time. Raises EngcmpError for fewer than one thread.
     """
     if jobs < 1:
         raise EngcmpError(f"rows cannot be scored on {jobs} threads", remedy="give 1 or more")
     step = -(-len(p) // jobs)
-    if not _in_place(p, q):
+    in_place = _in_place(p, q)
+    if not in_place:
         step = min(step, max(1, _CHUNK_VALUES // p.shape[1]))
     chunks = [slice(start, start + step) for start in range(0, len(p), step)]
     add_up = _compiled_sums if compiled() else _numpy_sums
 
     def summed(chunk: slice) -> RowSums:
-        return _chunk_sums(*_widened(p[chunk], q[chunk]), add_up)
+        sides = p[chunk], q[chunk]
+        return _chunk_sums(*(sides if in_place else _widened(*sides)), add_up)
 
     if jobs == 1:
         parts = [summed(chunk) for chunk in chunks]
@@ -100,7 +102,9 @@ def _side_by_side(rows: Rows) -> bool:
 
 def _in_place(p: Rows, q: Rows) -> bool:
     """Whether the rows can be read where they lie."""
-    return p.dtype == q.dtype and p.dtype in (np.float32, np.float64) and _side_by_side(p) and _side_by_side(q)
+    read = {name for name, _ in row_loop.compiled()} if compiled() else {"float32", "float64"}
+    readable = p.dtype == q.dtype and p.dtype.isnative and p.dtype.name in read
+    return readable and _side_by_side(p) and _side_by_side(q)
 
 
 def _chunk_sums(p: Rows, q: Rows, add_up: Callable[[Rows, Rows], tuple[Int64, Int64, Float64, Float64]]) -> RowSums:
@@ -108,14 +112,16 @@ def _chunk_sums(p: Rows, q: Rows, add_up: Callable[[Rows, Rows], tuple[Int64, In
         p_top, q_top, sums, q_lowest = add_up(p, q)
         p_max, q_max = _at(p, p_top), _at(q, q_top)
         far = np.flatnonzero(q_lowest - q_max < _FAR)
-        sums[far, 4] = [_far_cross(p[row] - p_max[row], q[row] - q_max[row], sums[row, 4]) for row in far]
+        sums[far, 4] = [
+            _far_cross(widened(p[row]) - p_max[row], widened(q[row]) - q_max[row], sums[row, 4]) for row in far
+        ]
     sums[np.abs(sums) < _NOTHING] = 0.0
     sums[~(np.isfinite(p_max) & np.isfinite(q_max))] = np.nan
     return RowSums(p_max, q_max, p_top, q_top, *np.ascontiguousarray(sums.T))
 
 
 def _at(rows: Rows, ids: Int64) -> Float64:
-    return rows[np.arange(len(rows)), ids].astype(np.float64)
+    return widened(rows[np.arange(len(rows)), ids]).astype(np.float64)
 
 
 def _far_cross(x: Float64, y: Float64, cross: float) -> float:
@@ -131,7 +137,7 @@ def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
     """Ids of the maxima of p and q, the five sums [k, 5], and the lowest values of q."""
     loops, name, vocab = row_loop.compiled(), str(p.dtype), p.shape[1]
     whole = vocab - vocab % row_loop.GRAIN
-    ends = [side[:, whole:] for side in (p, q)]
+    ends = [widened(side[:, whole:]) for side in (p, q)]
     first = "plain" if (name, "plain") in loops else "any"
     found, places = _run(loops[(name, first)], p, q, ends)
     if first == "plain":
@@ -140,7 +146,7 @@ def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
             one = slice(row, row + 1)
             found[one], places[one] = _run(loops[(name, "any")], p[one], q[one], [end[one] for end in ends])
     for row, number in np.argwhere(places < 0):
-        places[row, number] = (p, q)[number][row].argmax()
+        places[row, number] = widened((p, q)[number][row]).argmax()
     sums, q_lowest = found[:, :5] / row_loop.SCALE, found[:, 8]
     if whole < vocab:
         rest, rest_lowest = _added(ends[0], ends[1], found[:, 5], found[:, 6])
@@ -151,7 +157,7 @@ def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
 def _run(loop: row_loop.Loop, p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float64, Int64]:
     """What the loop says of all of each row but its end: [k, 9], and the places [k, 2] of the maxima; -1 is the end."""
     out, places = np.empty((len(p), len(row_loop.OUTPUTS))), np.full((len(p), 2), -1, dtype=np.int64)
-    lowest = np.finfo(p.dtype).min
+    lowest = np.finfo(ends[0].dtype).min
     for side, end in enumerate(ends):
         out[:, 5 + side] = np.fmax.reduce(end, axis=1, initial=lowest)
     strides = [side.strides[0] // side.itemsize for side in (p, q)]
@@ -210,13 +216,19 @@ def compiled() -> bool:
         row_loop.compiled()
     except (ImportError, OSError, RuntimeError, AttributeError):
         return False
-    return all(_agree(dtype) for dtype in (np.float32, np.float64))
+    return all(_agree(name) for name in {name for name, _ in row_loop.compiled()})
 
 
-def _agree(dtype: type[np.floating[Any]]) -> bool:
+def _agree(dtype: str) -> bool:
     ids = np.arange(2 * 1031, dtype=np.float64).reshape(2, -1)
-    p, q = (((ids * step) % 1009 / 32).astype(dtype) for step in (7919, 104729))
-    p[0, 7], q[0, 7], q[1, 8] = -np.inf, -np.inf, -1e30
-    one, other = _compiled_sums(p, q), _numpy_sums(p, q)
+    p, q = (((ids * step) % 1009 / 32).astype(np.float32) for step in (7919, 104729))
+    p[0, 7], q[0, 7], q[1, 8] = -np.inf, -np.inf, -6e4
+    p, q = (_upper_halves(side) if dtype == "uint16" else side.astype(dtype) for side in (p, q))
+    one, other = _compiled_sums(p, q), _numpy_sums(widened(p), widened(q))
     exact = all(np.array_equal(one[place], other[place]) for place in (0, 1, 3))
     return bool(exact and np.allclose(one[2], other[2], rtol=_AGREEMENT, atol=0))
+
+
+def _upper_halves(rows: Rows) -> Rows:
+    """The bits of bfloat16, as uint16, of float32 rows rounded towards 0."""
+    return (rows.view(np.uint32) >> np.uint32(16)).astype(np.uint16)

@@ -1,7 +1,8 @@
 """The inner loop over a pair of rows, written in LLVM's language and compiled for the processor at hand in a tenth of a second.
 
 numpy passes over a row once for each operation; here all is done while a value is in a register. Every operation, its order and the number
-of running sums are written out, multiply-adds included, so that the sums are the same bits on every processor. Rows are never copied.
+of running sums are written out, multiply-adds included, so that the sums are the same bits on every processor. Rows are never copied:
+those of 16 bits become float32 in the register.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ def compiled() -> dict[tuple[str, str], Loop]:
 def loops_for(processor: str, features: str) -> dict[tuple[str, str], Loop]:
     """The loops by dtype name and purpose, compiled for a processor and its features as LLVM names them.
 
-    Purposes: `plain` (float32 rows without a value 700 below their maximum) and `any`. Each loop is called with: address of p, of q; values
-    in a row (a multiple of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9], where OUTPUTS go and where
-    p_highest and q_highest hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with and then the first place
-    of each side's highest value, if it is above the one to begin with. Sums are SCALE times too large.
+    Dtypes: float64, float32, uint16 as the bits of bfloat16, and float16 where the processor widens it by itself. Purposes: `plain` (rows
+    of float32 without a value 700 below their maximum) and `any`. Each loop is called with: address of p, of q; values in a row (a multiple
+    of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9], where OUTPUTS go and where p_highest and q_highest
+    hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with and then the first place of each side's highest
+    value, if it is above the one to begin with. Sums are SCALE times too large.
     """
     from llvmlite import binding  # noqa: PLC0415
 
-    wanted = (("float32", "plain"), ("float32", "any"), ("float64", "any"))
+    narrow = ("uint16", "float16") if _widens_halves(binding.get_process_triple(), features) else ("uint16",)
+    wanted = [("float32", "plain"), *((name, "any") for name in ("float32", "float64", *narrow))]
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     parsed = binding.parse_assembly(_module(wanted))
@@ -65,6 +68,11 @@ def loops_for(processor: str, features: str) -> dict[tuple[str, str], Loop]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     call = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number, pointer, pointer)
     return {one: call(engine.get_function_address("_".join(one))) for one in wanted}
+
+
+def _widens_halves(triple: str, features: str) -> bool:
+    """Whether one instruction makes float16 a float32: elsewhere LLVM calls a function that may not be there."""
+    return triple.startswith(("aarch64", "arm64")) or "+f16c" in features.split(",")
 
 
 _keep: list[Any] = []  # compiled code lives as long as its engine
@@ -85,7 +93,9 @@ class _Writer:
     def __init__(self, ir: Any, module: Any, name: str, dtype: str, *, clamped: bool) -> None:
         self.ir, self.module, self.clamped = ir, module, clamped
         self.real, self.word = ir.DoubleType(), ir.IntType(64)
-        self.stored = ir.FloatType() if dtype == "float32" else self.real
+        stored = {"float32": ir.FloatType(), "float16": ir.HalfType(), "uint16": ir.IntType(16)}
+        self.stored = stored.get(dtype, self.real)
+        self.single = self.real if self.stored == self.real else ir.FloatType()  # what a value is once it is loaded
         self.reals, self.words = ir.VectorType(self.real, _LANES), ir.VectorType(self.word, _LANES)
         rows, numbers, places = (one.as_pointer() for one in (self.stored, self.real, self.word))
         arguments = [rows, rows, *[self.word] * 4, numbers, places]
@@ -117,7 +127,7 @@ class _Writer:
     def _row(self, starts: Sequence[Any], tops: Sequence[Any], places: Sequence[Any], count: Any) -> list[Any]:
         """The OUTPUTS of one row, and where its maxima were met."""
         build, nothing = self.build, [self._real(0.0)] * 5
-        endless = [self.ir.Constant(self.stored, math.inf)] * 2
+        endless = [self.ir.Constant(self.single, math.inf)] * 2
 
         def run(start: Any, held: Sequence[Any]) -> Sequence[Any]:
             sums, tops, low, places = held[:5], held[5:7], held[7:9], held[9:]
@@ -146,19 +156,19 @@ class _Writer:
         stop = build.select(build.icmp_signed("<", place, self._word(0)), place, stop)
 
         def look(at: Any, held: Sequence[Any]) -> Sequence[Any]:
-            same = build.fcmp_ordered("==", self._wide(build.load(build.gep(row, [at])), self.real), top)
+            same = build.fcmp_ordered("==", self._wide(self._load(row, at), self.real), top)
             first = build.and_(same, build.icmp_signed("<", held[0], self._word(0)))
             return [build.select(first, at, held[0])]
 
         return self._loop(place, stop, 1, look, [self._word(-1)])[0]
 
     def _extremes(self, starts: Sequence[Any], start: Any, stop: Any) -> list[Any]:
-        """Highest values of p and q in a run, as float64, and the lowest as they are stored. NaN is passed over."""
-        kind = self.ir.VectorType(self.stored, GRAIN)
-        ends = [self.ir.Constant(kind, [self.ir.Constant(self.stored, end)] * GRAIN) for end in (-math.inf, math.inf)]
+        """Highest values of p and q in a run, as float64, and the lowest as they are loaded. NaN is passed over."""
+        kind = self.ir.VectorType(self.single, GRAIN)
+        ends = [self.ir.Constant(kind, [self.ir.Constant(self.single, end)] * GRAIN) for end in (-math.inf, math.inf)]
 
         def look(at: Any, held: Sequence[Any]) -> Sequence[Any]:
-            p, q = (self._load(one, at, kind) for one in starts)
+            p, q = (self._load(one, at, GRAIN) for one in starts)
             return [
                 self._higher(p, held[0]),
                 self._higher(q, held[1]),
@@ -183,10 +193,10 @@ class _Writer:
         ]  # fmt: skip
 
     def _step(self, starts: Sequence[Any], tops: Sequence[Any], at: Any, held: Sequence[Any]) -> Sequence[Any]:
-        build, kind = self.build, self.ir.VectorType(self.stored, _LANES)
+        build = self.build
         for one in starts:  # the next run: its extremes are looked for all at once, faster than memory answers
             self._fetch(build.gep(one, [build.add(at, self._word(RUN))]))
-        wide = [self._wide(self._load(one, at, kind), self.reals) for one in starts]
+        wide = [self._wide(self._load(one, at, _LANES), self.reals) for one in starts]
         x, y = (build.fsub(one, top) for one, top in zip(wide, tops, strict=True))
         if self.clamped:
             x, y = self._clamp(x), self._clamp(y)
@@ -227,9 +237,21 @@ class _Writer:
         build.position_at_end(after)
         return phis[1:]
 
-    def _load(self, row: Any, at: Any, kind: Any) -> Any:
-        pointer = self.build.bitcast(self.build.gep(row, [at]), kind.as_pointer())
-        return self.build.load(pointer, align=1)
+    def _load(self, row: Any, at: Any, lanes: int = 1) -> Any:
+        """Values as float32 or float64, which hold them all exactly; a bfloat16 is the upper half of a float32."""
+        build, ir = self.build, self.ir
+
+        def kind(one: Any) -> Any:
+            return one if lanes == 1 else ir.VectorType(one, lanes)
+
+        values = build.load(build.bitcast(build.gep(row, [at]), kind(self.stored).as_pointer()), align=1)
+        if self.stored == self.single:
+            return values
+        if self.stored == ir.HalfType():
+            return build.fpext(values, kind(self.single))
+        word = ir.IntType(32)
+        half = ir.Constant(word, 16) if lanes == 1 else ir.Constant(kind(word), [ir.Constant(word, 16)] * lanes)
+        return build.bitcast(build.shl(build.zext(values, kind(word)), half), kind(self.single))
 
     def _fetch(self, pointer: Any) -> None:
         """Bring what a pointer points at into the cache; it may lie beyond the end of the rows."""
@@ -240,7 +262,7 @@ class _Writer:
         self.build.call(fetch, [self.build.bitcast(pointer, byte), *(self.ir.Constant(flag, one) for one in (0, 3, 1))])
 
     def _wide(self, value: Any, kind: Any) -> Any:
-        return value if self.stored == self.real else self.build.fpext(value, kind)
+        return value if self.single == self.real else self.build.fpext(value, kind)
 
     def _fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.build.call(self.fused, [a, b, c])

@@ -376,16 +376,23 @@ def test_the_compiled_sums_are_the_same_bits_on_every_processor(monkeypatch):
     chance = np.random.default_rng(13)
     p, q = chance.normal(0, 3, (2, 3, 3003)).astype(np.float32)
     p[1, 5], q[1, 5] = -INF, -INF
-    here = [row_sums(*(side.astype(dtype) for side in (p, q))) for dtype in (np.float32, np.float64)]
-    # One without a multiply-add of its own, and one with 4 values in a register, where it can run.
+    sides = {dtype: [side.astype(dtype) for side in (p, q)] for dtype in ("float16", "float32", "float64")}
+    sides["uint16"] = [bits_of_bfloat16(side) for side in (p, q)]
+    here = {dtype: row_sums(*pair) for dtype, pair in sides.items()}
+    # One without a multiply-add or a float16 of its own, and one with 4 values in a register, where it can run.
     runs_here = binding.get_host_cpu_features()
-    for processor in ("x86-64", "haswell") if runs_here.get("avx2") and runs_here.get("fma") else ("x86-64",):
-        loops = row_loop.loops_for(processor, "")
+    processors = [("x86-64", "")]
+    if all(runs_here.get(feature) for feature in ("avx2", "fma", "f16c")):
+        processors.append(("haswell", "+f16c"))
+    for processor, features in processors:
+        loops = row_loop.loops_for(processor, features)
+        assert (("float16", "any") in loops) == ("+f16c" in features)
         monkeypatch.setattr(row_loop, "compiled", lambda loops=loops: loops)
-        for dtype, expected in zip((np.float32, np.float64), here, strict=True):
-            there = row_sums(*(side.astype(dtype) for side in (p, q)))
+        for dtype, pair in sides.items():
+            there = row_sums(*pair)
             for name in SUMS:
-                assert getattr(there, name).tobytes() == getattr(expected, name).tobytes(), (processor, dtype, name)
+                same = getattr(there, name).tobytes() == getattr(here[dtype], name).tobytes()
+                assert same, (processor, dtype, name)
 
 
 def test_a_loop_that_gives_other_sums_is_not_used(monkeypatch):
