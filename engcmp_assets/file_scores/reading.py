@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.fast_rows import widened
 from engcmp_assets.kernel.measures import ROW_MEASURES, TOPK_ROW_MEASURES
 from engcmp_assets.kernel.panel_files import check_ids, check_roles, check_width, refuse_bad_rows, rows_of
 from engcmp_assets.kernel.records import Panel, Window
@@ -205,7 +204,7 @@ def _score(turn: _Turn, panel: Panel, arms: Sequence[str], pairs: Sequence[tuple
     for name in arms:
         if panel.reference == "topk":
             where, stored = f"arm {name}, {turn.files(name, REFERENCE)}", _stored(turn)
-            reduced[name] = reduce_rows(widened(blocks[name]), stored.top_ids, turn.tokens, where=where)
+            reduced[name] = reduce_rows(blocks[name], stored.top_ids, turn.tokens, where=where)
             of_top_k = score_topk(stored, reduced[name], where=where)
             found[name] = {one: getattr(of_top_k, one) for one in TOPK_ROW_MEASURES}
             tops[name] = reduced[name].argmax

@@ -102,7 +102,7 @@ def _side_by_side(rows: Rows) -> bool:
 
 def _in_place(p: Rows, q: Rows) -> bool:
     """Whether the rows can be read where they lie."""
-    read = {name for name, _ in row_loop.compiled()} if compiled() else {"float32", "float64"}
+    read = row_loop.compiled() if compiled() else ("float32", "float64")
     readable = p.dtype == q.dtype and p.dtype.isnative and p.dtype.name in read
     return readable and _side_by_side(p) and _side_by_side(q)
 
@@ -135,16 +135,10 @@ def _far_cross(x: Float64, y: Float64, cross: float) -> float:
 
 def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
     """Ids of the maxima of p and q, the five sums [k, 5], and the lowest values of q."""
-    loops, name, vocab = row_loop.compiled(), str(p.dtype), p.shape[1]
+    vocab = p.shape[1]
     whole = vocab - vocab % row_loop.GRAIN
     ends = [widened(side[:, whole:]) for side in (p, q)]
-    first = "plain" if (name, "plain") in loops else "any"
-    found, places = _run(loops[(name, first)], p, q, ends)
-    if first == "plain":
-        near = (found[:, 7:] - found[:, 5:7] >= _FAR).all(axis=1)
-        for row in np.flatnonzero(~near):
-            one = slice(row, row + 1)
-            found[one], places[one] = _run(loops[(name, "any")], p[one], q[one], [end[one] for end in ends])
+    found, places = _run(p, q, ends)
     for row, number in np.argwhere(places < 0):
         places[row, number] = widened((p, q)[number][row]).argmax()
     sums, q_lowest = found[:, :5] / row_loop.SCALE, found[:, 8]
@@ -154,7 +148,7 @@ def _compiled_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
     return places[:, 0], places[:, 1], sums, q_lowest
 
 
-def _run(loop: row_loop.Loop, p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float64, Int64]:
+def _run(p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float64, Int64]:
     """What the loop says of all of each row but its end: [k, 9], and the places [k, 2] of the maxima; -1 is the end."""
     out, places = np.empty((len(p), len(row_loop.OUTPUTS))), np.full((len(p), 2), -1, dtype=np.int64)
     lowest = np.finfo(ends[0].dtype).min
@@ -162,7 +156,7 @@ def _run(loop: row_loop.Loop, p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float
         out[:, 5 + side] = np.fmax.reduce(end, axis=1, initial=lowest)
     strides = [side.strides[0] // side.itemsize for side in (p, q)]
     whole = p.shape[1] - ends[0].shape[1]
-    loop(
+    row_loop.compiled()[p.dtype.name](
         row_loop.address(p),
         row_loop.address(q),
         whole,
@@ -216,7 +210,7 @@ def compiled() -> bool:
         row_loop.compiled()
     except (ImportError, OSError, RuntimeError, AttributeError):
         return False
-    return all(_agree(name) for name in {name for name, _ in row_loop.compiled()})
+    return all(_agree(name) for name in row_loop.compiled())
 
 
 def _agree(dtype: str) -> bool:

@@ -48,7 +48,7 @@ class RunValues:
     @property
     def per_row(self) -> Float64:
         """The arm's value of each row, [rows]: the mean over its runs, and exactly the value where all runs agree."""
-        means = self.values[0].copy()
+        means: Float64 = self.values[0].copy()
         # Only rows whose runs disagree are summed: the sum of equal values is rounded before it is divided, so need not give them back.
         for row in np.flatnonzero((self.values != self.values[0]).any(axis=0)):
             means[row] = math.fsum(self.values[:, row]) / len(self.runs)

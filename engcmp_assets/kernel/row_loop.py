@@ -35,7 +35,7 @@ Loop = Callable[..., None]
 
 
 @functools.cache
-def compiled() -> dict[tuple[str, str], Loop]:
+def compiled() -> dict[str, Loop]:
     """The loops for this processor (loops_for). Raises what llvmlite raises where it cannot work."""
     from llvmlite import binding  # noqa: PLC0415 - only scoring needs it
 
@@ -43,19 +43,19 @@ def compiled() -> dict[tuple[str, str], Loop]:
 
 
 @functools.cache
-def loops_for(processor: str, features: str) -> dict[tuple[str, str], Loop]:
-    """The loops by dtype name and purpose, compiled for a processor and its features as LLVM names them.
+def loops_for(processor: str, features: str) -> dict[str, Loop]:
+    """The loops by dtype name, compiled for a processor and its features as LLVM names them.
 
-    Dtypes: float64, float32, uint16 as the bits of bfloat16, and float16 where the processor widens it by itself. Purposes: `plain` (rows
-    of float32 without a value 700 below their maximum) and `any`. Each loop is called with: address of p, of q; values in a row (a multiple
-    of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9], where OUTPUTS go and where p_highest and q_highest
-    hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with and then the first place of each side's highest
-    value, if it is above the one to begin with. Sums are SCALE times too large.
+    Dtypes: float64, float32, uint16 as the bits of bfloat16, and float16 where the processor widens it by itself. Each loop is called with:
+    address of p, of q; values in a row (a multiple of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9],
+    where OUTPUTS go and where p_highest and q_highest hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with
+    and then the first place of each side's highest value, if it is above the one to begin with. Sums are SCALE times too large.
     """
     from llvmlite import binding  # noqa: PLC0415
 
-    narrow = ("uint16", "float16") if _widens_halves(binding.get_process_triple(), features) else ("uint16",)
-    wanted = [("float32", "plain"), *((name, "any") for name in ("float32", "float64", *narrow))]
+    wanted = ["float32", "float64", "uint16"]
+    if _widens_halves(binding.get_process_triple(), features):
+        wanted.append("float16")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     parsed = binding.parse_assembly(_module(wanted))
@@ -67,7 +67,7 @@ def loops_for(processor: str, features: str) -> dict[tuple[str, str], Loop]:
     _keep.append(engine)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     call = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number, pointer, pointer)
-    return {one: call(engine.get_function_address("_".join(one))) for one in wanted}
+    return {one: call(engine.get_function_address(one)) for one in wanted}
 
 
 def _widens_halves(triple: str, features: str) -> bool:
@@ -78,20 +78,20 @@ def _widens_halves(triple: str, features: str) -> bool:
 _keep: list[Any] = []  # compiled code lives as long as its engine
 
 
-def _module(wanted: Sequence[tuple[str, str]]) -> str:
+def _module(wanted: Sequence[str]) -> str:
     from llvmlite import ir  # noqa: PLC0415
 
     module = ir.Module("rows")
-    for dtype, purpose in wanted:
-        _Writer(ir, module, f"{dtype}_{purpose}", dtype, clamped=purpose == "any").write()
+    for dtype in wanted:
+        _Writer(ir, module, dtype).write()
     return str(module)
 
 
 class _Writer:
     """Writes one function of the module: three loops, over rows, over runs of a row, and over the values of a run."""
 
-    def __init__(self, ir: Any, module: Any, name: str, dtype: str, *, clamped: bool) -> None:
-        self.ir, self.module, self.clamped = ir, module, clamped
+    def __init__(self, ir: Any, module: Any, dtype: str) -> None:
+        self.ir, self.module = ir, module
         self.real, self.word = ir.DoubleType(), ir.IntType(64)
         stored = {"float32": ir.FloatType(), "float16": ir.HalfType(), "uint16": ir.IntType(16)}
         self.stored = stored.get(dtype, self.real)
@@ -99,7 +99,7 @@ class _Writer:
         self.reals, self.words = ir.VectorType(self.real, _LANES), ir.VectorType(self.word, _LANES)
         rows, numbers, places = (one.as_pointer() for one in (self.stored, self.real, self.word))
         arguments = [rows, rows, *[self.word] * 4, numbers, places]
-        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), dtype)
         fma = f"llvm.fma.v{_LANES}f64"
         self.fused = module.globals.get(fma) or ir.Function(module, ir.FunctionType(self.reals, [self.reals] * 3), fma)
         self.build = ir.IRBuilder(self.function.append_basic_block())
@@ -197,9 +197,7 @@ class _Writer:
         for one in starts:  # the next run: its extremes are looked for all at once, faster than memory answers
             self._fetch(build.gep(one, [build.add(at, self._word(RUN))]))
         wide = [self._wide(self._load(one, at, _LANES), self.reals) for one in starts]
-        x, y = (build.fsub(one, top) for one, top in zip(wide, tops, strict=True))
-        if self.clamped:
-            x, y = self._clamp(x), self._clamp(y)
+        x, y = (self._clamp(build.fsub(one, top)) for one, top in zip(wide, tops, strict=True))
         p, q = self._exp(x), self._exp(y)
         return [
             build.fadd(held[0], p), self._fma(p, x, held[1]), build.fadd(held[2], q), self._fma(q, y, held[3]),

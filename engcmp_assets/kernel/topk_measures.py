@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.fast_rows import row_sums, widened
 from engcmp_assets.kernel.row_measures import BadRow
 from engcmp_resources.errors import EngcmpError
 
-Rows = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.floating[Any]] | npt.NDArray[np.uint16]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
@@ -25,12 +26,13 @@ OWN_TOP = 20  # what an unmodified server returns of a row
 _BLOCK_VALUES = (
     1 << 17
 )  # 1 MiB for each float64 temporary, so that they stay in the cache: blocks of 2 MiB take twice as long
+_SUMMED_VALUES = 1 << 19  # what reduce_rows takes at once, in the dtype of the rows
 _KL_ROUNDING = -1e-10  # a KL below this cannot be rounding
 # A log-prob x stored in float16 is off by at most |x| / 2,048, so a row's sum by at most ln(K + 1) / 2,048 = 0.34 %.
 _REFERENCE_SUM_ERROR = 0.01
 _ENGINE_SUM_ERROR = 1e-5  # the same for float32, with room: 4e-7
 _SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # 2^-149
-_EXP_IS_ZERO = -800.0  # exp of this is 0.0 in float64
+_MINUS_INF_BFLOAT16 = 0xFF80
 _SHOWN_ROWS = 5  # bad rows that one error text names
 
 
@@ -93,20 +95,22 @@ class TopKScores:
 
 
 def topk_of(logits: Rows, next_tokens: Sequence[int] | Int64, k: int = TOP_K, *, where: str) -> TopKRows:
-    """The top-K form of full rows [n, V] (float16, float32 or float64; logits or log-probabilities), for `next_tokens` [n].
+    """The top-K form of full rows [n, V] for `next_tokens` [n]: logits or log-probabilities; floats, or uint16 as the bits of bfloat16.
 
     The tail is a log-sum-exp over the ids that are not in the top K, and -inf where k = V. What float16 does to kl_coarse: see
     score_topk. Raises EngcmpError for k below 1 or above V, and naming `where` and the rows for NaN, +inf, a row of only -inf, and a
     next token outside the vocabulary.
     """
-    tokens = _checked(logits, next_tokens, where)
+    tokens = _tokens(logits, next_tokens, where)
+    _refuse_bad_rows(logits, tokens, where)
     vocab = logits.shape[1]
     if not 1 <= k <= vocab:
         raise EngcmpError(
             f"there are no top {k} ids of {vocab} ids", where=where, remedy=f"ask for k from 1 to {vocab}"
         )
     parts = []
-    for block, raw in _blocks(logits):
+    for block in _blocks(logits, _BLOCK_VALUES):
+        raw = np.array(widened(logits[block]), dtype=np.float64, order="C")
         ids = _top_ids(raw, k)
         log_p, log_sum = _normalised(raw)
         next_log_prob = np.take_along_axis(log_p, tokens[block, None], axis=1)[:, 0] - log_sum
@@ -128,17 +132,32 @@ def reduce_rows(
     All is computed in float64 from the full row before it is dropped. Raises EngcmpError naming `where` and the rows for NaN, +inf, a row
     of only -inf, a next token outside the vocabulary, and for ids that do not fit the rows: another count, outside the vocabulary, twice.
     """
-    tokens = _checked(logits, next_tokens, where)
+    tokens = _tokens(logits, next_tokens, where)
+    if ((tokens < 0) | (tokens >= logits.shape[1])).any():
+        _refuse_bad_rows(logits, tokens, where)
     places = _checked_ids(top_ids, logits, where)
+    minus_inf = _MINUS_INF_BFLOAT16 if logits.dtype == np.uint16 else -np.inf
     parts = []
-    for block, raw in _blocks(logits):
-        own = _top_ids(raw, min(OWN_TOP, logits.shape[1]))
-        log_q, log_sum = _normalised(raw)
-        wanted = (places[block], tokens[block, None], own)
-        listed, following, own_top = (np.take_along_axis(log_q, ids, axis=1) - log_sum[:, None] for ids in wanted)
-        entropy = _entropy(log_q, log_sum)
-        np.put_along_axis(log_q, places[block], -np.inf, axis=1)
-        parts.append((listed, _log_sum_exp(log_q) - log_sum, following[:, 0], own, own_top, entropy))
+    for block in _blocks(logits, _SUMMED_VALUES):
+        raw: npt.NDArray[Any] = np.ascontiguousarray(logits[block], dtype=logits.dtype.newbyteorder("="))
+        others = raw.copy()
+        np.put_along_axis(others, places[block], minus_inf, axis=1)
+        sums = row_sums(others, raw)
+        empty = np.isneginf(sums.p_max)  # of no other id has a probability: such a row has no sums at all
+        if empty.any():
+            others[empty] = raw[empty]
+            sums = row_sums(others, raw)
+        if not np.isfinite(sums.q_sum).all():
+            _refuse_bad_rows(logits, tokens, where)
+        log_sum = np.log(sums.q_sum)
+        own = _top_ids(_ordered(raw), min(OWN_TOP, logits.shape[1]))
+        with np.errstate(over="ignore"):
+            listed, following, own_top = (
+                widened(np.take_along_axis(raw, ids, axis=1)) - sums.q_max[:, None] - log_sum[:, None]
+                for ids in (places[block], tokens[block, None], own)
+            )
+            rest = np.where(empty, -np.inf, sums.p_max - sums.q_max + np.log(sums.p_sum) - log_sum)
+        parts.append((listed, rest, following[:, 0], own, own_top, log_sum - sums.q_moment / sums.q_sum))
     listed, rest, following, own, own_top, entropy = (np.concatenate(part) for part in zip(*parts, strict=True))
     with np.errstate(over="ignore"):
         return ReducedRows(
@@ -249,7 +268,7 @@ def _settled(kl: Float64, where: str, excess: Float64 | float = 0.0) -> Float64:
     return np.where(kl > 0, kl, 0.0)
 
 
-def _top_ids(raw: Float64, k: int) -> Int64:
+def _top_ids(raw: Rows, k: int) -> Int64:
     """The ids of the k largest raw values of each row, in falling order, equal ones by the lower id.
 
     Raw values decide: subtracting the normaliser could make two different ones equal. The k-th largest of the maxima of any groups is
@@ -264,6 +283,15 @@ def _top_ids(raw: Float64, k: int) -> Int64:
         candidates = np.flatnonzero(row >= floor)
         ids[:] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
     return found
+
+
+def _ordered(rows: Rows) -> npt.NDArray[Any]:
+    """What orders rows without NaN: integers for 16-bit floats, which numpy compares slowly or, as bits, wrongly; others as they are."""
+    if rows.dtype.itemsize > np.int16().itemsize:
+        return rows
+    bits = rows.view(np.int16)
+    minus = bits >> 15  # -1 where the sign is set, else 0
+    return ((bits & np.int16(0x7FFF)) ^ minus) - minus  # 0 and -0 are equal
 
 
 def _normalised(raw: Float64) -> tuple[Float64, Float64]:
@@ -281,21 +309,11 @@ def _log_sum_exp(values: Float64) -> Float64:
     return np.where(np.isneginf(top), -np.inf, summed)
 
 
-def _entropy(shifted: Float64, log_sum: Float64) -> Float64:
-    """Entropy of rows whose maximum is 0 and whose log-sum-exp is `log_sum`."""
-    finite = np.maximum(shifted, _EXP_IS_ZERO)  # 0 log 0 = 0
-    weights = np.exp(finite)
-    finite *= weights
-    entropy: Float64 = log_sum - finite.sum(axis=1) / weights.sum(axis=1)
-    return entropy
-
-
-def _blocks(logits: Rows) -> Iterator[tuple[slice, Float64]]:
-    """Rows as new float64 arrays in C order, which callers may change; each row is summed the same way whatever rows stand beside it."""
-    step = max(1, _BLOCK_VALUES // logits.shape[1])
+def _blocks(logits: Rows, values: int) -> Iterator[slice]:
+    """Some rows at a time, of about so many values; each is summed the same way whatever rows stand beside it."""
+    step = max(1, values // logits.shape[1])
     for start in range(0, len(logits), step):
-        block = slice(start, start + step)
-        yield block, np.array(logits[block], dtype=np.float64, order="C")
+        yield slice(start, start + step)
 
 
 def _digests(top_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
@@ -337,23 +355,30 @@ def _lost(log_p: Float64, log_q: Float64, names: tuple[str, str]) -> list[BadRow
     return faults
 
 
-def _checked(logits: Rows, next_tokens: Sequence[int] | Int64, where: str) -> Int64:
-    """`next_tokens` as int64 [n], once the rows are known to be floating, to hold something, and to have no bad value."""
-    if logits.ndim != 2 or logits.dtype.kind != "f" or logits.size == 0:  # noqa: PLR2004
+def _tokens(logits: Rows, next_tokens: Sequence[int] | Int64, where: str) -> Int64:
+    """`next_tokens` as int64 [n], once the rows are known to be floating and to hold something."""
+    floating = logits.dtype.kind == "f" or logits.dtype == np.uint16
+    if logits.ndim != 2 or not floating or logits.size == 0:  # noqa: PLR2004
         text = f"rows are {logits.dtype} {list(logits.shape)}, not floating [rows, vocabulary] with a row or more"
         raise EngcmpError(text, where=where, remedy="recapture this window")
     tokens = np.asarray(next_tokens)
     if tokens.shape != (len(logits),) or tokens.dtype.kind not in "iu":
         text = f"next tokens are {tokens.dtype} {list(tokens.shape)}, not integers for {len(logits)} rows"
         raise EngcmpError(text, where=where, remedy="give the token that each row predicts")
-    tops = logits.max(axis=1)  # NaN where the row holds NaN
+    return tokens.astype(np.int64)
+
+
+def _refuse_bad_rows(logits: Rows, tokens: Int64, where: str) -> None:
+    """Raise for rows with NaN, +inf or only -inf, and for tokens outside the vocabulary."""
+    tops = np.concatenate(
+        [widened(logits[block]).max(axis=1) for block in _blocks(logits, _BLOCK_VALUES)]
+    )  # NaN where a row holds NaN
     vocab = logits.shape[1]
     faults = _flagged(np.isnan(tops), "the row holds NaN") + _flagged(np.isposinf(tops), "the row holds +inf")
     faults += _flagged(np.isneginf(tops), "the row is -inf for every id")
     for row in np.flatnonzero((tokens < 0) | (tokens >= vocab)):
         faults.append(BadRow(int(row), f"its next token {tokens[row]} is outside the vocabulary of {vocab} ids"))
     _refuse(faults, len(logits), where)
-    return tokens.astype(np.int64)
 
 
 def _checked_ids(top_ids: npt.NDArray[np.uint32], logits: Rows, where: str) -> Int64:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topk_oracle import INF, W, both, float64_buckets, logs, rows
 
-from engcmp_assets.kernel import topk_measures
+from engcmp_assets.kernel import fast_rows, topk_measures
+from engcmp_assets.kernel.fast_rows import widened
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.topk_measures import ReducedRows, pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_resources.errors import EngcmpError
@@ -103,6 +104,7 @@ def test_block_borders_change_no_bit_and_keep_every_row(monkeypatch):
     reference, engine = chance.normal(0, 3, (2, 7, 60)).astype(np.float32)
     whole = both(reference, engine, [0] * 7, 9)
     monkeypatch.setattr(topk_measures, "_BLOCK_VALUES", 120)
+    monkeypatch.setattr(topk_measures, "_SUMMED_VALUES", 180)
     for old, new in zip(whole, both(reference, engine, [0] * 7, 9), strict=True):
         for name, array in old.arrays().items():
             assert new.arrays()[name].tolist() == array.tolist(), name
@@ -116,6 +118,67 @@ def test_narrow_rows_are_read_as_they_are(dtype):
         assert {n: a.tolist() for n, a in one_side.arrays().items()} == {
             n: a.tolist() for n, a in other.arrays().items()
         }
+
+
+def bits_of_bfloat16(values):
+    """The bits of float32 values that are rounded towards 0 to what a bfloat16 holds."""
+    return (np.asarray(values, dtype=np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def test_the_bits_of_bfloat16_are_read_as_the_numbers_that_they_hold():
+    logits = np.random.default_rng(8).normal(0, 4, (2, 4, 3000))
+    logits[:, 1, 40:2000] = -INF
+    logits[:, 2, 7:] = -INF  # the rest of the top 9 holds nothing
+    short = bits_of_bfloat16(logits)
+    for one, other in zip(both(*short, [0, 1, 2, 3], 9), both(*widened(short), [0, 1, 2, 3], 9), strict=True):
+        for name, array in one.arrays().items():
+            assert array.tobytes() == other.arrays()[name].tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint16"])
+def test_all_values_of_16_bits_are_ordered_as_the_numbers_that_they_hold(dtype):
+    rows = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    wide = widened(rows)
+    rows = rows[~np.isnan(wide)][np.argsort(wide[~np.isnan(wide)], kind="stable")]
+    found = topk_measures._ordered(rows[None])[0].astype(np.int64)
+    assert np.array_equal(np.diff(found) > 0, widened(rows)[1:] > widened(rows)[:-1])
+    assert (np.diff(found) >= 0).all() and len(rows) == {"float16": 63_490, "uint16": 65_282}[dtype]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_without_the_compiled_loop_the_rows_are_reduced_to_the_same_values(dtype, monkeypatch):
+    reference, engine = np.random.default_rng(10).normal(0, 3, (2, 4, 5003)).astype(dtype)
+    engine[1, 9:4000] = -INF
+    compiled = both(reference, engine, [1] * 4, 100)[1]
+    monkeypatch.setattr(fast_rows, "compiled", lambda: False)
+    for name, array in both(reference, engine, [1] * 4, 100)[1].arrays().items():
+        close = 1e-12 if array.dtype == np.float64 else 1e-7
+        assert np.allclose(array, getattr(compiled, name), rtol=close, atol=0), name
+
+
+@pytest.mark.parametrize("kept", [1, 5, 30])
+def test_a_row_whose_other_ids_have_no_probability_has_no_rest_and_loses_nothing_else(kept):
+    # Beside it a row that has a rest: both are summed in one call.
+    engine = np.random.default_rng(11).normal(0, 3, (2, 60))
+    engine[0, kept:] = -INF
+    found = reduce_rows(engine, np.arange(kept, dtype=np.uint32)[None].repeat(2, axis=0), [0, 0], where=W)
+    log_q = engine - np.logaddexp.reduce(engine, axis=1, keepdims=True)
+    assert found.rest_log_mass[0] == -INF
+    assert found.rest_log_mass[1] == pytest.approx(np.logaddexp.reduce(log_q[1, kept:]), rel=1e-6)
+    assert found.log_probs == pytest.approx(log_q[:, :kept], rel=1e-6, abs=1e-12)
+    entropy = [-(np.exp(row) * row).sum() for row in (log_q[0, :kept], log_q[1])]
+    assert found.entropy == pytest.approx(entropy, rel=1e-13, abs=1e-14)
+
+
+@pytest.mark.parametrize("bad", [0x7FC0, 0x7F80])
+def test_a_bad_row_of_bfloat16_is_located_with_its_reason(bad):
+    logits = np.zeros((2, 3), dtype=np.uint16)
+    logits[1, 2] = bad
+    said = {0x7FC0: "NaN", 0x7F80: r"\+inf"}[bad]
+    with pytest.raises(EngcmpError, match=f"row 1: the row holds {said}"):
+        topk_of(logits, [0, 0], 2, where=W)
+    with pytest.raises(EngcmpError, match=f"row 1: the row holds {said}"):
+        reduce_rows(logits, np.array([[0, 1]] * 2, dtype=np.uint32), [0, 0], where=W)
 
 
 @pytest.mark.parametrize(
