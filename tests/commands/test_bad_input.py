@@ -76,7 +76,8 @@ def stored(tiny: TinyStudy, artifact: str, name: str) -> Path:
 
 
 def forget(tiny: TinyStudy, *artifacts: str) -> None:
-    """As if these had never been made: their receipts, heads and index entries go, and the kept parts of comparisons."""
+    """As if these had never been made: receipts, heads and index entries go, the kept parts of comparisons, and Dagster's log."""
+    shutil.rmtree(tiny.home / "dagster", ignore_errors=True)
     gone = set()
     for path in (tiny.home / "receipts").iterdir():
         if json.loads(path.read_bytes())["artifact"].startswith(artifacts):

@@ -81,7 +81,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
     ("arguments", "words"),
     [
         (["verify", "other"], "no study 'other'"),
-        (["trace", "versions", "other/x"], "no study 'other'"),
+        (["trace", "other/x"], "no study 'other'"),
         (["freeze", STUDY, "--iteration", "b1"], "no iteration 'b1'"),
         (["freeze", "../smollm2-cpu"], "no study '../smollm2-cpu'"),
         (["run", STUDY, "--arm", "q5_0/llamacpp@b11549"], "study smollm2-cpu has no checkpoint 'q5_0'; it has q4_0, q8_0"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from homes import CHECKOUT, STUDY, Here, assert_one_clear_line, start_engcmp
+from homes import CHECKOUT, STUDY, Here, assert_one_clear_line, engcmp, start_engcmp
 
 sys.path.extend(str(Path(__file__).parent.parent / name) for name in ("file_scores", "row_layouts", "benchmarks"))
 
@@ -400,17 +399,13 @@ def test_a_folder_that_was_filled_meanwhile_is_left_as_it_is(
     assert not list(three.folder.glob(".*"))
 
 
-@pytest.fixture
-def small_files_only() -> Iterator[None]:
-    """A real limit of the system: no file of this process may grow beyond 4 KiB."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_disk_that_refuses_leaves_nothing(here: Here, three: Made, small_files_only: None) -> None:
-    refused(here, three, "cannot write there", "data/.out.")
+def test_a_disk_that_refuses_leaves_nothing(three: Made) -> None:
+    """A real limit of the system, on a process of its own: no file may grow beyond 4 KiB."""
+    before = sorted(three.folder.parent.rglob("*"))
+    limited = ["/bin/sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]
+    done = engcmp(*arguments(three, arms="AB"), home=three.folder / "home", prefix=limited)
+    assert_one_clear_line(done, "cannot write there", "data/.out.")
+    assert sorted(three.folder.parent.rglob("*")) == before
 
 
 @pytest.fixture
