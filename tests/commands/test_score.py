@@ -410,10 +410,10 @@ def test_a_disk_that_refuses_leaves_nothing(three: Made) -> None:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Made:
-    """A panel that takes seconds: empty (sparse) files of rows, 16-bit ones, which are widened first."""
+    """A panel that takes many seconds, of empty (sparse) files of rows: there is time to stop it."""
     folder = tmp_path / "slow"
     folder.mkdir()
-    panel = parse_panel_file(write_panel(folder, 2, 1500, 154_880).read_bytes(), where="panel.json")
+    panel = parse_panel_file(write_panel(folder, 24, 1500, 154_880).read_bytes(), where="panel.json")
     for side in ("reference", "A"):
         write_rows(folder / side, panel, "F16", None)
     return Made(folder, {"reference": "full"})
