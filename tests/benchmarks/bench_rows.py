@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="Example: bench_rows.py --rows 32 --vocab 154880 --jobs 2"
     )
-    parser.add_argument("--rows", type=int, default=128, help="Rows of a window (32).")
+    parser.add_argument("--rows", type=int, default=128, help="Rows of a window (128).")
     parser.add_argument("--vocab", type=int, default=154_880, help="Ids of the vocabulary (154,880).")
     parser.add_argument("--jobs", type=int, default=2, help="Threads of the last way (2).")
     parser.add_argument("--turns", type=int, default=5, help="How often each way is timed (5).")
