@@ -169,7 +169,7 @@ def _refuse_outside(path: Path, rows: WindowRows, ids: Array, vocab: int) -> Non
 
 def _width(array: Array | None) -> int:
     """The width of a matrix; 0, which no matrix of the layout has, for what is none."""
-    return int(array.shape[1]) if array is not None and array.ndim == 2 else 0  # noqa: PLR2004
+    return int(array.shape[1]) if array is not None and array.ndim == 2 else 0  # noqa: PLR2004 - dimensions
 
 
 def _error(path: Path, rows: WindowRows, what: str) -> EngcmpError:

@@ -51,7 +51,7 @@ def loops_for(processor: str, features: str) -> dict[str, Loop]:
     where OUTPUTS go and where p_highest and q_highest hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with
     and then the first place of each side's highest value, if it is above the one to begin with. Sums are SCALE times too large.
     """
-    from llvmlite import binding  # noqa: PLC0415
+    from llvmlite import binding  # noqa: PLC0415 - only scoring needs it
 
     wanted = ["float32", "float64", "uint16"]
     if _widens_halves(binding.get_process_triple(), features):
@@ -79,7 +79,7 @@ _keep: list[Any] = []  # compiled code lives as long as its engine
 
 
 def _module(wanted: Sequence[str]) -> str:
-    from llvmlite import ir  # noqa: PLC0415
+    from llvmlite import ir  # noqa: PLC0415 - only scoring needs it
 
     module = ir.Module("rows")
     for dtype in wanted:

@@ -189,7 +189,7 @@ def _checked(
 ) -> Int64:
     """`next_tokens` as int64 [k] (zeros where not given), once both arrays are known to hold the same k > 0 rows."""
     for name, array in zip(names, (first, second), strict=True):
-        if array.ndim != 2 or not (array.dtype.kind == "f" or array.dtype == np.uint16):  # noqa: PLR2004
+        if array.ndim != 2 or not (array.dtype.kind == "f" or array.dtype == np.uint16):  # noqa: PLR2004 - dimensions
             raise EngcmpError(
                 f"the {name}'s rows are {array.dtype} {list(array.shape)}, not floating [rows, vocabulary]", where=where
             )

@@ -358,7 +358,7 @@ def _lost(log_p: Float64, log_q: Float64, names: tuple[str, str]) -> list[BadRow
 def _tokens(logits: Rows, next_tokens: Sequence[int] | Int64, where: str) -> Int64:
     """`next_tokens` as int64 [n], once the rows are known to be floating and to hold something."""
     floating = logits.dtype.kind == "f" or logits.dtype == np.uint16
-    if logits.ndim != 2 or not floating or logits.size == 0:  # noqa: PLR2004
+    if logits.ndim != 2 or not floating or logits.size == 0:  # noqa: PLR2004 - dimensions
         text = f"rows are {logits.dtype} {list(logits.shape)}, not floating [rows, vocabulary] with a row or more"
         raise EngcmpError(text, where=where, remedy="recapture this window")
     tokens = np.asarray(next_tokens)
@@ -384,7 +384,7 @@ def _refuse_bad_rows(logits: Rows, tokens: Int64, where: str) -> None:
 def _checked_ids(top_ids: npt.NDArray[np.uint32], logits: Rows, where: str) -> Int64:
     """`top_ids` as int64 [n, K], once they are known to be distinct ids of the rows' vocabulary."""
     rows, vocab = logits.shape
-    if top_ids.ndim != 2 or len(top_ids) != rows or not top_ids.size or top_ids.dtype.kind not in "iu":  # noqa: PLR2004
+    if top_ids.ndim != 2 or len(top_ids) != rows or not top_ids.size or top_ids.dtype.kind not in "iu":  # noqa: PLR2004 - dimensions
         text = f"the reference's ids are {top_ids.dtype} {list(top_ids.shape)}, not integers [rows, K] for {rows} rows"
         raise EngcmpError(text, where=where, remedy="give the top ids of the same window's reference")
     ordered = np.sort(top_ids.astype(np.int64), axis=1)

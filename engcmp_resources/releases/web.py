@@ -171,12 +171,12 @@ class Web:
     def require_ok(self, answer: Answer, *, missing: str, login: str) -> None:
         """Raise the error that the status stands for; none for 200. `missing` is what a 404 means, `login` the remedy for 401."""
         status, where = answer.status, answer.url
-        if status == 200:  # noqa: PLR2004
+        if status == 200:  # noqa: PLR2004 - the status of HTTP itself
             return
         said = f"{self.place}: HTTP {status}"
-        if status == 429 or (status == 403 and _limited(answer.headers)):  # noqa: PLR2004
+        if status == 429 or (status == 403 and _limited(answer.headers)):  # noqa: PLR2004 - the status of HTTP itself
             raise RateLimitedError(f"{said}, too many requests", where=where, retry_after_s=_retry_after_s(answer))
-        if status >= 500 or status == 408:  # noqa: PLR2004
+        if status >= 500 or status == 408:  # noqa: PLR2004 - the status of HTTP itself
             raise UnreachableError(f"{said}, a fault of the server", where=where, remedy=_LOOK_AGAIN)
         if status in (404, 410):
             raise EngcmpError(f"{self.place}: {missing}", where=where, remedy="correct the name or the address")

@@ -82,7 +82,7 @@ def _tokens(path: Path, window_id: str) -> npt.NDArray[np.int32]:
     except _NO_ARRAY as error:
         raise fault(window_id, f"not a token array: {error}", path, remedy=_FETCH_TOKENS) from error
     shown = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else "an archive of arrays"
-    if not isinstance(found, np.ndarray) or found.dtype.str != "<i4" or found.ndim != 1 or len(found) < 2:  # noqa: PLR2004
+    if not isinstance(found, np.ndarray) or found.dtype.str != "<i4" or found.ndim != 1 or len(found) < 2:  # noqa: PLR2004 - dimensions
         raise fault(
             window_id, f"{shown}, not int32 of one dimension with two tokens or more", path, remedy=_FETCH_TOKENS
         )

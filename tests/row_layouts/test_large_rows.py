@@ -20,7 +20,6 @@ import sys
 from pathlib import Path
 import numpy as np
 from engcmp_resources.row_layouts.finding import open_rows
-from engcmp_resources.row_layouts.streaming import stream_rows
 
 def peak():
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
@@ -28,8 +27,12 @@ def peak():
 
 source = open_rows(Path(sys.argv[1]), "w1")
 before, total = peak(), 0.0
-for _, (block,) in stream_rows([(source, np.arange(source.rows))]):
+for start in range(0, source.rows, 32):
+    stop = min(start + 32, source.rows)
+    source.prefetch(start, stop)
+    block = source.block(start, stop)
     total += float(block[:, -1].sum()) + float(block[:, ::1024].sum())
+    source.release(start, stop)
 print(source.bytes_on_disk, before, peak(), total)
 """
 

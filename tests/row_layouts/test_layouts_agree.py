@@ -23,7 +23,6 @@ from writing import (
 from engcmp_assets.kernel.panel_files import check_width, parse_panel_file, refuse_other_panels, rows_of
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_resources.row_layouts.finding import find_rows, open_rows, read_light, read_top_k
-from engcmp_resources.row_layouts.streaming import stream_rows
 
 ALL = len(TOKENS) - 1
 REFERENCE, ENGINE = (np.random.default_rng(seed).normal(0, 3, (ALL, VOCAB)).astype(np.float32) for seed in (1, 2))
@@ -64,10 +63,13 @@ def test_scores_are_those_of_the_rows_themselves(tmp_path, layout, block_rows):
         check_width(source, source.vocab, PANEL, arm=name)
         sides.append((source, rows_of(source, WINDOW, arm=name)))
     following = np.array(WINDOW.next_tokens)
-    found = [
-        score_rows(reference, engine, following[part], where="window w1").kl_full
-        for part, (reference, engine) in stream_rows(sides, block_rows=block_rows)
-    ]
+    found = []
+    for start in range(0, len(following), block_rows):
+        part = slice(start, start + block_rows)
+        reference, engine = (
+            np.concatenate([source.block(row, row + 1) for row in places[part].tolist()]) for source, places in sides
+        )
+        found.append(score_rows(reference, engine, following[part], where="window w1").kl_full)
     kept = list(WINDOW.positions)
     expected = score_rows(REFERENCE[kept], ENGINE[kept], following, where="window w1").kl_full
     assert np.concatenate(found).tolist() == expected.tolist() and (expected > 0).all()

@@ -82,7 +82,7 @@ def confounded_buckets(
     values, names = numbers(differences), strings(clusters)
     block_of, bucket_of = np.array(strings(blocks)), np.array(strings(buckets))
     check_rows(differences=values, clusters=names, blocks=block_of, buckets=bucket_of)
-    if not 0.5 < share <= 1:  # noqa: PLR2004
+    if not 0.5 < share <= 1:  # noqa: PLR2004 - more than a half
         raise EngcmpError(f"a share of {share}", remedy="give more than a half, at most 1")
     column = np.array(names)
     found = []

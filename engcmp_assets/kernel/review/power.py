@@ -63,7 +63,7 @@ def panel_power(
     """
     values, names = numbers(differences), strings(clusters)
     check_rows(differences=values, clusters=names)
-    if not 0.5 < power < 1 or effect == 0:  # noqa: PLR2004
+    if not 0.5 < power < 1 or effect == 0:  # noqa: PLR2004 - more than a half
         raise EngcmpError(
             f"a power of {power} for an effect of {effect}", remedy="give a power from 0.5 to 1, no effect of 0"
         )
