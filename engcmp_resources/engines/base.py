@@ -236,7 +236,7 @@ def decoder_kinds() -> list[str]:
 
 def _import_all() -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        if not module.name.endswith("_worker"):  # a worker is a program of its own
+        if not module.name.endswith("_worker") and not module.name.endswith("_cli"):  # programs of their own
             importlib.import_module(f"{__package__}.{module.name}")
 
 
