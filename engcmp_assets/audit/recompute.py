@@ -182,7 +182,7 @@ def _launch(work: Work, receipt: Receipt) -> Made:
 def _captured(work: Work, receipt: Receipt) -> Made:
     """The capture as its row files have it: every launch, repeat and window of the plan, and the hash of each raw row.
 
-    A top-K panel keeps no raw rows: there the hashes that were taken at capture are the engine's word.
+    A top-K or light panel keeps no raw rows: there the hashes that were taken at capture are the engine's word.
     """
     panel = work.study.panel(receipt["artifact"].rpartition("/")[2])
     table = read_parquet(_path(work, receipt, "capture.parquet"))
@@ -198,7 +198,7 @@ def _captured(work: Work, receipt: Receipt) -> Made:
             for repeat in range(1, launch.repeats + 1):
                 run = f"{launch.number}.{repeat}"
                 blob = output_blob(receipt, f"rows/{run}/{window.window_id}")
-                if panel.reference != "full":
+                if not panel.keeps_raw:
                     hashes = [told[(run, window.window_id, row)] for row in window.positions]
                 elif blob.sha256 in hashed:
                     hashes = hashed[blob.sha256]

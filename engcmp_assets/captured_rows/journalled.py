@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engcmp_assets.captured_rows.step import CAPTURE_VERSION
-from engcmp_assets.engine_launch.step import STEP as LAUNCH_STEP
 from engcmp_assets.engine_launch.step import launch_spec
+from engcmp_assets.engine_launch.step import step as launch_step
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.names import captured_rows
 from engcmp_assets.kernel.panels import Pass, passes
@@ -19,6 +19,7 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Work, prepare
 from engcmp_resources.canonical import sha256_of
 from engcmp_resources.engines.base import LaunchSpec
+from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.journal import Journal
 from engcmp_resources.store import Blob
@@ -43,7 +44,7 @@ class Capture:
     work: Work
     panels: tuple[Panel, ...]
     launches: tuple[Launch, ...]
-    spec: LaunchSpec
+    spec: LaunchSpec | ServerSpec
     reference: Done
     texts: Mapping[str, tuple[str, tuple[int, ...]]]
     journal: Journal
@@ -92,7 +93,7 @@ class Capture:
 
     def bytes_needed(self) -> int:
         """Full rows of one pass, twice over: runs that agree share their files."""
-        full = sum(panel.rows * panel.vocab for panel in self.panels if panel.reference == "full")
+        full = sum(panel.rows * panel.vocab for panel in self.panels if panel.keeps_raw)
         return 2 * full * _FLOAT32_BYTES
 
     def _stored(self, entry: Mapping[str, Any]) -> bool:
@@ -107,7 +108,7 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
     Raises EngcmpError where the reference rows were not made yet.
     """
     study = session.study
-    work = prepare(session, LAUNCH_STEP, arm, remeasure=remeasure)
+    work = prepare(session, launch_step(study), arm, remeasure=remeasure)
     reference = session.current("reference_rows", arm)
     if reference is None:
         raise EngcmpError(f"{arm} has no reference rows yet", remedy="materialize reference_rows first")
@@ -117,7 +118,7 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
     measured = [session.current(captured_rows(panel.panel), arm) for panel in panels]
     again = max((done.receipt["measurement"] for done in measured if done), default=0) if remeasure else 0
     rows = [[panel.panel, window.tokens_sha256, list(window.positions)] for panel in panels for window in panel.windows]
-    plans = [study.protocol.panels[panel.panel].top_k for panel in panels]
+    plans = [plan.top_k if plan.keep == "rows" else [plan.top_k, plan.keep] for plan in study.protocol.panels.values()]
     asked = [
         spec.as_json(), rows, plans, study.protocol.capture.model_dump(), part_id(reference.receipt, None), CAPTURE_VERSION, again,
     ]  # fmt: skip
@@ -128,17 +129,10 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
 
 def launches_of(protocol: Protocol) -> tuple[Launch, ...]:
     """The launches that a protocol asks for: prefill first, then decode, numbered through."""
-    capture = protocol.capture
-    found: list[Launch] = []
-    for path, plan in (("prefill", capture.prefill), ("decode", capture.decode)):
-        for _ in range(plan.launches if plan else 0):
-            if plan:
-                found.append(
-                    Launch(
-                        len(found) + 1, "prefill" if path == "prefill" else "decode", plan.repeats, tuple(plan.panels)
-                    )
-                )
-    return tuple(found)
+    asked = [(path, plan) for path, plan in protocol.capture.plans for _ in range(plan.launches)]
+    return tuple(
+        Launch(number, path, plan.repeats, tuple(plan.panels)) for number, (path, plan) in enumerate(asked, start=1)
+    )
 
 
 def _texts(study: Study, panels: Sequence[Panel]) -> dict[str, tuple[str, tuple[int, ...]]]:

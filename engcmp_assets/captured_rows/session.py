@@ -13,17 +13,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
-from engcmp_assets.captured_rows.rows import ComputeRows, take_window
-from engcmp_assets.captured_rows.step import captured_made, rows_step
-from engcmp_assets.engine_launch.step import STEP as LAUNCH_STEP
+from engcmp_assets.captured_rows.rows import take_window
+from engcmp_assets.captured_rows.running import Running, started
+from engcmp_assets.captured_rows.step import captured_made, kept_of, rows_step
 from engcmp_assets.engine_launch.step import launch_made
-from engcmp_assets.kernel.names import LIBRARY, captured_rows, checkpoint_output
+from engcmp_assets.engine_launch.step import step as launch_step
+from engcmp_assets.kernel.names import LAUNCH, captured_rows
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.progress import Progress
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, answer_from_store, prepare, record
-from engcmp_resources.engines.base import RunningEngine, start_decoder, start_engine
+from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.locks import engine_lock, remove_orphans
 from engcmp_resources.store import require_space
@@ -35,7 +36,7 @@ Ready = Callable[[Mapping[str, Any]], None]
 def capture_steps(study: Study) -> tuple[Step, ...]:
     """The launch and one step for each panel: the artifacts that are made within the engine's life."""
     panels = study.protocol.panels
-    return (LAUNCH_STEP, *(rows_step(name, topk=plan.reference == "topk") for name, plan in panels.items()))
+    return (launch_step(study), *(rows_step(name, kept_of(plan)) for name, plan in panels.items()))
 
 
 def capture_arm(
@@ -68,7 +69,7 @@ def capture_arm(
         capture.work, launch_made(capture.spec, capture.starts(), len(capture.texts)), started_at=started_at
     )
     for step in wanted:
-        if step is LAUNCH_STEP:
+        if step.artifact == LAUNCH:
             yield launch
             continue
         panel = next(panel for panel in capture.panels if captured_rows(panel.panel) == step.artifact)
@@ -80,12 +81,12 @@ def capture_arm(
 
 def _answers(session: Session, arm: ArmKey, wanted: Sequence[Step]) -> list[Done] | None:
     """All wanted artifacts from the store, or None where the engine has to run."""
-    launch = answer_from_store(prepare(session, LAUNCH_STEP, arm))
+    launch = answer_from_store(prepare(session, launch_step(session.study), arm))
     if launch is None:
         return None
     answered = []
     for step in wanted:
-        done = launch if step is LAUNCH_STEP else answer_from_store(prepare(session, step, arm))
+        done = launch if step.artifact == LAUNCH else answer_from_store(prepare(session, step, arm))
         if done is None:
             return None
         answered.append(done)
@@ -124,30 +125,17 @@ def _run_launch(capture: Capture, arm: ArmKey, launch: Launch, environment: Mapp
     work = capture.work
     start = len(capture.starts()) + 1
     work.say(f"launch {launch.number}/{len(capture.launches)}, {launch.path}: starting {arm.engine}@{arm.version}")
-    asked: dict[str, Any] = {
-        "library": work.file("sources", LIBRARY),
-        "model": work.file("sources", checkpoint_output(arm)),
-        "log": capture.journal.path.with_name(f"engine-{start}.log"),
-        "environment": environment,
-    }
-    kind = work.study.protocol.engine_of(arm).kind
-    if launch.path == "prefill":
-        with start_engine(kind, capture.spec, **asked) as engine:
-            _refuse_other_tokens(capture, engine)
-            _started(capture, launch, start, engine.facts, ready)
-            _capture_windows(capture, engine.prefill_rows, launch, start)
-    else:
-        with start_decoder(kind, capture.spec, **asked) as decoder:
-            _started(capture, launch, start, decoder.facts, ready)
-            _capture_windows(capture, decoder.decode_rows, launch, start)
+    with started(capture, arm, launch, start, environment) as running:
+        probed = _refuse_other_tokens(capture, running)
+        facts = dict(running.facts)
+        if isinstance(capture.spec, ServerSpec):
+            facts["tokenizer_probed"] = probed
+        capture.add_start(start, launch, facts)
+        ready(facts)
+        _capture_windows(capture, running, launch, start)
 
 
-def _started(capture: Capture, launch: Launch, start: int, facts: Mapping[str, Any], ready: Ready) -> None:
-    capture.add_start(start, launch, facts)
-    ready(facts)
-
-
-def _capture_windows(capture: Capture, compute: ComputeRows, launch: Launch, start: int) -> None:
+def _capture_windows(capture: Capture, running: Running, launch: Launch, start: int) -> None:
     total, already = capture.rows_total(), capture.rows_done()
     label = f"[{capture.work.arm}] captured_rows"
     progress = Progress(capture.work.session.say, label, "rows", total, time.monotonic_ns, already)
@@ -157,7 +145,9 @@ def _capture_windows(capture: Capture, compute: ComputeRows, launch: Launch, sta
         taken: list[dict[str, Any]] = []
         for repeat in range(1, launch.repeats + 1):
             place = f"launch {launch.number}/{len(capture.launches)}, {launch.path}, window {one.window_id}"
-            taken.append(take_window(capture, compute, launch, one, taken))
+            running.unchanged()
+            taken.append(take_window(capture, running, launch, one, taken))
+            running.unchanged()  # what was measured around a restart is void: the window is not journalled
             already += len(one.positions)
             progress.update(
                 already, f"{place} ({names.index(one.window_id) + 1}/{len(names)}), repeat {repeat}/{launch.repeats}"
@@ -165,11 +155,17 @@ def _capture_windows(capture: Capture, compute: ComputeRows, launch: Launch, sta
         capture.add_window(launch, start, one, taken)
 
 
-def _refuse_other_tokens(capture: Capture, engine: RunningEngine) -> None:
-    """The engine must read the texts as the frozen ids: an old or damaged vocabulary shows here and nowhere else."""
+def _refuse_other_tokens(capture: Capture, running: Running) -> bool:
+    """The engine must read the texts as the frozen ids: an old or damaged vocabulary shows here and nowhere else.
+
+    False where the engine has no tokenizer to ask: it is given ids, and reads no text.
+    """
+    if running.tokenize is None:
+        return False
     for window_id, (text, tokens) in capture.texts.items():
-        if tuple(engine.tokenize(text)) != tokens:
+        if tuple(running.tokenize(text) or ()) != tokens:
             raise EngcmpError(
                 f"window {window_id}: the engine reads the text as other token ids than the frozen ones",
                 where=str(capture.work.arm), remedy="this checkpoint or engine version has another vocabulary: it cannot be compared",
             )  # fmt: skip
+    return True

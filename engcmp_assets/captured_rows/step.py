@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from engcmp_assets.captured_rows.agreement import identical_share
 from engcmp_assets.kernel.names import LAUNCH, captured_rows
 from engcmp_assets.kernel.plots import bars
+from engcmp_assets.kernel.protocol import PanelPlan
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
 from engcmp_assets.kernel.study import Study
@@ -19,6 +20,13 @@ from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Blob
 
 CAPTURE_VERSION = "1"
+Kept = Literal["full", "topk", "light"]
+_KEPT_WORDS: Mapping[Kept, str] = {
+    "full": "the engine's own values for the whole vocabulary, as float32",
+    "topk": "the log-probabilities of the reference's most probable tokens, of all others together and of the token that follows, the "
+    "engine's own 20 most probable tokens, its entropy and its first choice",
+    "light": "the 20 most probable tokens and the token that follows, as the engine's API returned them",
+}
 COLUMNS = (
     Column("run", "str", "1", "The pass over the panel, as launch.repeat"),
     Column("launch", "int", "1", "Launch of the engine"),
@@ -38,13 +46,10 @@ COLUMNS = (
 
 def parameters(study: Study, panel: str) -> Mapping[str, Any]:
     """The panel's plan and the declared capture version; no file hash of any code."""
-    plan, capture = study.protocol.panels[panel], study.protocol.capture
-    paths = {
-        path: [one.launches, one.repeats]
-        for path, one in (("prefill", capture.prefill), ("decode", capture.decode))
-        if one is not None and panel in one.panels
-    }
-    return {"capture_version": CAPTURE_VERSION, "reference": plan.reference, "top_k": plan.top_k, "paths": paths}
+    plan = study.protocol.panels[panel]
+    paths = {path: [one.launches, one.repeats] for path, one in study.protocol.capture.plans if panel in one.panels}
+    kept = {} if plan.keep == "rows" else {"keep": plan.keep}
+    return {"capture_version": CAPTURE_VERSION, "reference": plan.reference, "top_k": plan.top_k, "paths": paths} | kept
 
 
 def captured_made(panel: Panel, entries: Sequence[Mapping[str, Any]]) -> Made:
@@ -143,16 +148,16 @@ def _unreachable(_work: Work) -> Made:
     raise EngcmpError("rows are captured within an engine's life", remedy="call the capture session")
 
 
+def kept_of(plan: PanelPlan) -> Kept:
+    """What a panel keeps of an engine's rows."""
+    return "light" if plan.keep == "light" else "topk" if plan.reference == "topk" else "full"
+
+
 @functools.cache
-def rows_step(panel: str, *, topk: bool) -> Step:
+def rows_step(panel: str, kept: Kept) -> Step:
     """The step of a panel. A top-K panel keeps of each row what its measures need, at the reference's ids."""
-    kept = (
-        "the log-probabilities of the reference's most probable tokens, of all others together and of the token that follows, the "
-        "engine's own 20 most probable tokens, its entropy and its first choice"
-        if topk
-        else "the engine's own values for the whole vocabulary, as float32"
-    )
-    reference = (Use("reference_rows", "arm"),) if topk else ()
+    words = _KEPT_WORDS[kept]
+    reference = (Use("reference_rows", "arm"),) if kept == "topk" else ()
 
     def own_parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
         return parameters(study, panel)
@@ -161,7 +166,7 @@ def rows_step(panel: str, *, topk: bool) -> Step:
         artifact=captured_rows(panel),
         title=f"Captured rows, panel {panel}",
         description=(
-            f"What the arm's engine predicted at the rows that panel {panel} keeps: {kept}. Files hold only what was measured, so that "
+            f"What the arm's engine predicted at the rows that panel {panel} keeps: {words}. Files hold only what was measured, so that "
             "identical rows are one file; a hash of every raw row was taken at capture."
         ),
         group="capture",

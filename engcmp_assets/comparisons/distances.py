@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_assets.kernel.fields import ScorePath
+from engcmp_assets.kernel.light_measures import pair_kl20
 from engcmp_assets.kernel.names import captured_rows
 from engcmp_assets.kernel.records import ArmKey, Missing, Panel, Window
 from engcmp_assets.kernel.row_measures import pair_kl
 from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.topk_measures import pair_coarse
-from engcmp_assets.kernel.window_files import read_full, read_kept
+from engcmp_assets.kernel.window_files import read_full, read_kept, read_light
 from engcmp_assets.kernel.work import Work
 from engcmp_resources.host import usable_cores
 
@@ -47,12 +48,19 @@ def ordered(panel: Panel) -> list[Window]:
 
 
 def distances(first: Captured, run: str, second: Captured, other: str) -> dict[str, Float64]:
-    """The pair measures of `first`'s run to `second`'s other run, float64 [rows]: KL in nats, and 1 where a row is bit-identical."""
-    measure = "kl_pair_full" if first.panel.reference == "full" else "kl_pair_coarse"
+    """The pair measures of `first`'s run to `second`'s other run, float64 [rows]: KL in nats, and 1 where a row is bit-identical (which
+    light rows cannot tell).
+    """
+    panel = first.panel
+    measure = (
+        "kl_pair20" if panel.keep == "light" else "kl_pair_full" if panel.reference == "full" else "kl_pair_coarse"
+    )
     kl = [
         _window_kl(first.panel, window, first.file(run, window), second.file(other, window))
         for window in ordered(first.panel)
     ]
+    if panel.keep == "light":  # an API's answers may be equal where the raw rows are not
+        return {measure: np.concatenate(kl)}
     one, two = np.asarray(first.row_hashes(run)), np.asarray(second.row_hashes(other))
     return {measure: np.concatenate(kl), IDENTICAL: (one == two).astype(np.float64)}
 
@@ -90,6 +98,9 @@ def _window_kl(panel: Panel, window: Window, first: Path, second: Path) -> Float
     if first == second:
         return np.zeros(len(window.positions))  # one file in the store: a row's KL to itself is exactly 0
     where = f"window {window.window_id}"
+    if panel.keep == "light":
+        light = [read_light(path, window, vocab=panel.vocab) for path in (first, second)]
+        return pair_kl20(light[0], light[1], where=where)[0]
     if panel.reference == "full":
         one, two = (read_full(path, window, vocab=panel.vocab) for path in (first, second))
         return pair_kl(one, two, where=where, jobs=usable_cores())

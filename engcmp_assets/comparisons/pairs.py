@@ -13,7 +13,7 @@ from engcmp_assets.kernel.differences import Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
 from engcmp_assets.kernel.looks import Looks
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import figure_id
+from engcmp_assets.kernel.names import LIGHT_HASH, figure_id
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol
 from engcmp_assets.kernel.records import ArmKey, Figure, Interval, Missing, plain
@@ -45,7 +45,9 @@ class PanelPair:
     @property
     def identical(self) -> npt.NDArray[np.bool_]:
         """Which rows are equal bit for bit in the first runs of both arms."""
-        same: npt.NDArray[np.bool_] = self.candidate.keys["raw_row_sha256"] == self.baseline.keys["raw_row_sha256"]
+        first, second = (side.keys["raw_row_sha256"] for side in (self.candidate, self.baseline))
+        raw = np.asarray([not str(digest).startswith(LIGHT_HASH) for digest in first], dtype=bool)
+        same: npt.NDArray[np.bool_] = (first == second) & raw
         return same
 
 

@@ -46,8 +46,8 @@ ROW_COLUMNS = (
         "kl_pair",
         "float",
         MEASURES["kl_pair_full"].unit,
-        "; ".join(f"{name}: {MEASURES[name].definition}" for name in ("kl_pair_full", "kl_pair_coarse"))
-        + " a is the candidate and b the baseline, the first run of each; the panel says which of the two it is.",
+        "; ".join(f"{name}: {MEASURES[name].definition}" for name in ("kl_pair_full", "kl_pair_coarse", "kl_pair20"))
+        + " a is the candidate and b the baseline, the first run of each; the panel says which of them it is.",
     ),
     measure_column("rows_bit_identical"),
 )
@@ -109,12 +109,12 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Prod
     panels = [_panel_pair(work, plan, name, arms) for name in work.study.protocol.panels_of(plan)]
     rows: dict[str, list[Any]] = {column.name: [] for column in ROW_COLUMNS}
     for own in panels:
-        kl, identical = own.distances.values()
+        kl, *identical = own.distances.values()
         rows["panel"] += [own.panel] * own.candidate.rows
         rows["window_id"] += own.candidate.keys["window_id"].tolist()
         rows["position"] += own.candidate.keys["position"].tolist()
         rows["kl_pair"] += kl.tolist()
-        rows["rows_bit_identical"] += identical.tolist()
+        rows["rows_bit_identical"] += identical[0].tolist() if identical else [None] * own.candidate.rows
     table = parquet_bytes(ROW_COLUMNS, rows)
     return pair_document(work.study.protocol, plan, panels), _rows_product(plan, table, len(rows["position"]))
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output
+from engcmp_assets.kernel.engine_tables import ServerEngine
+from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output, engine_file
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
+from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.engines.base import LaunchSpec
+from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
 
 COLUMNS = (
@@ -32,13 +35,16 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     return study.protocol.engine_of(arm).model_dump(exclude={"versions", "label"}) | {"version": arm.version}
 
 
-def launch_spec(work: Work, panel: Panel) -> LaunchSpec:
+def launch_spec(work: Work, panel: Panel) -> LaunchSpec | ServerSpec:
     """What is asked for: settings of the protocol, library and model by hash. No path, time or arm name."""
     arm = work.arm
     if arm is None:
         raise EngcmpError("a launch belongs to an arm", remedy="choose a partition")
     engine = work.study.protocol.engine_of(arm)
     hashes = {output["name"]: output["sha256"] for output in work.receipt("sources")["outputs"]}
+    if isinstance(engine, ServerEngine):
+        identities = _identities(work.study, arm, hashes)
+        return ServerSpec(engine.kind, arm.engine, arm.version, identities, panel.vocab, engine.settings)
     return LaunchSpec(
         engine=arm.engine,
         version=arm.version,
@@ -52,20 +58,45 @@ def launch_spec(work: Work, panel: Panel) -> LaunchSpec:
     )
 
 
-def launch_made(spec: LaunchSpec, starts: Sequence[Mapping[str, Any]], probed_windows: int) -> Made:
+def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[str, str]:
+    """What runs, by role: an image by its digest, a launcher by its commit, a file by its SHA-256."""
+    found = {"model": hashes[checkpoint_output(arm)]}
+    for role, source in study.protocol.roles_of(arm).items():
+        entry = study.protocol.sources[source]
+        if isinstance(entry, ImageSource):
+            found[role] = f"{entry.image}@{entry.digest}"
+        elif isinstance(entry, RepositorySource):
+            found[role] = entry.commit
+        else:
+            found[role] = hashes[engine_file(role)]
+    return found
+
+
+def files_of(study: Study, arm: ArmKey) -> tuple[str, ...]:
+    """The outputs of `sources` that a launch takes: the engine's files and the arm's checkpoint."""
+    protocol = study.protocol
+    roles = [
+        name for name, source in protocol.roles_of(arm).items() if not isinstance(protocol.sources[source], ImageSource)
+    ]
+    return (*(engine_file(role) for role in roles), checkpoint_output(arm))
+
+
+def launch_made(spec: LaunchSpec | ServerSpec, starts: Sequence[Mapping[str, Any]], probed_windows: int) -> Made:
     """The launch artifact of all its starts (each: start, launch, facts)."""
     table = {
         column.name: [
-            start[column.name] if column.name in ("start", "launch", "path") else start["facts"][column.name]
+            start[column.name] if column.name in ("start", "launch", "path") else start["facts"].get(column.name)
             for start in starts
         ]
         for column in COLUMNS
     }
+    # A process reads the texts through its C API, which the prefill path has; a server says for itself.
+    probed = any(start["facts"].get("tokenizer_probed", start["path"] == "prefill") for start in starts)
     labels = [f"start {start['start']} (launch {start['launch']}, {start['path']})" for start in starts]
     plot = bars(
         "Start of the engine until it is ready",
         labels,
-        [float(value) for value in table["load_ms"]],
+        [float(value or 0) for value in table["load_ms"]],
         unit="milliseconds",
     )
     return Made(
@@ -82,8 +113,10 @@ def launch_made(spec: LaunchSpec, starts: Sequence[Mapping[str, Any]], probed_wi
                 {"starts": len(starts)},
             ),
             Check(
-                "engine_tokenizes_alike", True, "The engine's own tokenizer gives the frozen ids for every text",
-                {"windows": probed_windows},
+                "engine_tokenizes_alike", True,
+                "The engine's own tokenizer gives the frozen ids for every text"
+                if probed else "The engine is given token ids and has no tokenizer to ask: nothing was read as text",
+                {"windows": probed_windows if probed else 0},
             ),
         ],
         details={"spec": spec.as_json(), "facts": starts[0]["facts"]},
@@ -94,27 +127,29 @@ def _unreachable(_work: Work) -> Made:
     raise EngcmpError("a launch is made together with its captures", remedy="call the capture session")
 
 
-STEP = Step(
-    artifact=LAUNCH,
-    title="Engine launch, scoring",
-    description=(
-        "Every start of the arm's engine that its rows were measured in: the settings that were asked for, and what the engine itself "
-        "reported after loading. An engine that reads a setting back differently from what was asked is refused."
-    ),
-    group="capture",
-    kinds=("cplusplus",),
-    version="1",
-    uses=(
-        Use("frozen_protocol", "study", ()),
-        Use("sources", "arm", lambda arm: (LIBRARY, checkpoint_output(arm))),
-        Use("prompt_set", "arm", ()),
-    ),
-    per_arm=True,
-    parameters=parameters,
-    make=_unreachable,
-    columns=COLUMNS,
-    checks={
-        "settings_resolved_as_requested": "What the engine reports of its settings equals what the protocol asks for",
-        "engine_tokenizes_alike": "The engine's own tokenizer gives the frozen token ids for the texts",
-    },
-)
+def step(study: Study) -> Step:
+    """The step of a study: which files a launch takes depends on the kind of its engine."""
+    return Step(
+        artifact=LAUNCH,
+        title="Engine launch, scoring",
+        description=(
+            "Every start of the arm's engine that its rows were measured in: the settings that were asked for, and what the engine itself "
+            "reported after loading. An engine that reads a setting back differently from what was asked is refused."
+        ),
+        group="capture",
+        kinds=("cplusplus",),
+        version="1",
+        uses=(
+            Use("frozen_protocol", "study", ()),
+            Use("sources", "arm", lambda arm: files_of(study, arm)),
+            Use("prompt_set", "arm", ()),
+        ),
+        per_arm=True,
+        parameters=parameters,
+        make=_unreachable,
+        columns=COLUMNS,
+        checks={
+            "settings_resolved_as_requested": "What the engine reports of its settings equals what the protocol asks for",
+            "engine_tokenizes_alike": "The engine's own tokenizer gives the frozen token ids for the texts",
+        },
+    )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engcmp_assets.kernel.iterations import IterationFile
-from engcmp_assets.kernel.protocol import Protocol, RepositorySource, Source, WheelSource
+from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.release_rules import ReleaseRule, order_of
+from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSource
 
 State = Literal[
     "in the study", "waiting for approval", "declined", "new", "pushed again", "does not count", "withdrawn", "gone"

@@ -12,19 +12,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from engcmp_assets.kernel.engine_tables import Engine, EngineVersion
 from engcmp_assets.kernel.fields import Name, Strict
-from engcmp_assets.kernel.protocol import (
-    ArmEntry,
-    Checkpoint,
-    ComparisonPlan,
-    Engine,
-    EngineVersion,
-    Protocol,
-    Source,
-    check_references,
-    field_error,
-)
+from engcmp_assets.kernel.protocol import ArmEntry, Checkpoint, ComparisonPlan, Protocol, check_references, field_error
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.source_tables import Source
 from engcmp_resources.canonical import sha256_bytes, sha256_of
 from engcmp_resources.errors import EngcmpError
 

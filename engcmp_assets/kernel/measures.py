@@ -166,6 +166,71 @@ _ALL = (
         "b are two engines' distributions of the same next token (or those of two repeats of one engine).",
         "neither",
     ),
+    Measure(
+        "kl_top20",
+        1,
+        "nats",
+        "KL divergence from the reference, engine's top 20",
+        "Sum over the engine's 20 most probable tokens, and all other tokens as one, of p (log p - log q), where p is the "
+        "reference's distribution of the next token and q the engine's. Of an engine that gives no more than these 20, its "
+        "share of the other tokens is 1 minus their sum; the value never exceeds the divergence over the whole vocabulary.",
+        "lower",
+    ),
+    Measure(
+        "kl_pair20",
+        1,
+        "nats",
+        "KL divergence between two captures, shared top 20",
+        "Sum over the tokens that both captures list among their 20 most probable, and all other tokens as one, of "
+        "a (log a - log b), where a and b are two engines' distributions of the same next token (or those of two repeats of "
+        "one engine).",
+        "neither",
+    ),
+    Measure(
+        "kl_pair_full_symmetric",
+        1,
+        "nats",
+        "KL divergence between two captures, mean of both directions",
+        "Half the sum of the divergence from the first capture to the second and that from the second to the first, each "
+        "over the whole vocabulary.",
+        "neither",
+    ),
+    Measure(
+        "confident90_misses_per_1000",
+        1,
+        "rows per 1,000",
+        "First choices that differ, per 1,000 rows where the reference is confident (0.9)",
+        "1,000 times the share of rows where the engine's first choice is not the reference's, over the rows where the "
+        "reference gives its own first choice a probability of at least 0.9.",
+        "lower",
+    ),
+    Measure(
+        "confident90_misses_per_1000_of_all",
+        1,
+        "rows per 1,000",
+        "First choices that differ where the reference is confident (0.9), per 1,000 rows of all",
+        "1,000 times the number of rows where the reference gives its own first choice a probability of at least 0.9 and the "
+        "engine's first choice is another, divided by the number of all rows.",
+        "lower",
+    ),
+    Measure(
+        "entropy_ratio",
+        1,
+        "ratio",
+        "Entropy as a ratio to the reference's",
+        "Entropy of the engine's distribution, summed over the rows, divided by that of the reference's over the same rows. "
+        "Above 1 the engine is less certain than the reference, below 1 more.",
+        "neither",
+    ),
+    Measure(
+        "excess_entropy_at_most",
+        1,
+        "nats",
+        "Entropy above a top-K reference's, at most",
+        "Entropy of the engine's distribution minus that of the reference's stored tokens and all other tokens as one. "
+        "The reference's own entropy is at least this, so the excess is at most the value: an upper bound.",
+        "neither",
+    ),
 )
 
 MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
@@ -184,6 +249,12 @@ ROW_MEASURES: tuple[str, ...] = (
 
 TOPK_ROW_MEASURES: tuple[str, ...] = ("kl_coarse", "kl_pb20", "nll", "top1", "entropy")
 """The same on a panel whose reference is top-K rows."""
+
+LIGHT_ROW_MEASURES: tuple[str, ...] = ("kl_top20", "nll", "top1", "nll_minus_reference", "agree_text", "top3_contained")
+"""The same where only an engine's 20 most probable tokens and the actual one are kept, with a full reference."""
+
+LIGHT_TOPK_ROW_MEASURES: tuple[str, ...] = ("kl_pb20", "nll", "top1")
+"""The same with a top-K reference."""
 
 
 def measure(measure_id: str) -> Measure:

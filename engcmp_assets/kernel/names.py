@@ -12,11 +12,17 @@ WEIGHTS = "weights.gguf"
 LIBRARY = "engine-library"
 ALL = "all"
 BLOCK = "block:"
+LIGHT_HASH = "light:"  # begins the hash of what an API returned of a row, which is no hash of a raw row
 
 
 def checkpoint_output(arm: ArmKey) -> str:
     """Name of the `sources` output that holds the arm's checkpoint."""
     return f"{arm.checkpoint}.gguf"
+
+
+def engine_file(role: str) -> str:
+    """Name of the `sources` output that holds a file of the arm's engine, by the role that it has in the launch."""
+    return f"engine-{role}"
 
 
 def captured_rows(panel: str) -> str:

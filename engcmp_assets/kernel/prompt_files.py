@@ -64,7 +64,7 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
     windows = (
         _window(entry, kept[entry.window_id], raw.vocab, where) for entry in raw.windows if entry.window_id in kept
     )
-    return Panel(panel, raw.vocab, plan.reference, tuple(windows), plan.top_k)
+    return Panel(panel, raw.vocab, plan.reference, tuple(windows), plan.top_k, plan.keep)
 
 
 def even_positions(tokens: int, rows: int) -> tuple[int, ...]:

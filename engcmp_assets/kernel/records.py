@@ -89,13 +89,22 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The windows that one precision figure is measured on; `vocab` is the width of a row, `top_k` what a top-K one keeps."""
+    """The windows that one precision figure is measured on; `vocab` is the width of a row, `top_k` what a top-K one keeps.
+
+    `keep` is what is kept of an engine's row: `rows` what the measures need of the whole vocabulary, `light` its top 20 and the next token.
+    """
 
     panel: str
     vocab: int
     reference: Literal["full", "topk", "none"]
     windows: tuple[Window, ...]
     top_k: int | None = None
+    keep: Literal["rows", "light"] = "rows"
+
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether an engine's raw rows are kept."""
+        return self.keep == "rows" and self.reference == "full"
 
     @property
     def rows(self) -> int:

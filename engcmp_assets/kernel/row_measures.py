@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_assets.kernel.fast_rows import RowSums, row_sums, widened
+from engcmp_assets.kernel.records import Missing
 from engcmp_resources.errors import EngcmpError
 
 Rows = npt.NDArray[np.floating[Any]] | npt.NDArray[np.uint16]
@@ -81,7 +82,7 @@ def score_rows(
         excess_entropy=entropy - reference_entropy,
         nll_minus_reference=nll - reference_nll,
         agree_text=(sums.q_top == tokens).astype(np.float64),
-        top3_contained=_contained(reference, sums),
+        top3_contained=contained_in_top3(reference, sums.p_top, sums.q_top),
         reference_nll=reference_nll,
         reference_entropy=reference_entropy,
         reference_top_probability=1.0 / sums.p_sum,
@@ -119,6 +120,30 @@ def pair_kl(a: Rows, b: Rows, *, where: str, jobs: int = 1) -> Float64:
     return _kl(sums, where)
 
 
+def contained_in_top3(reference: Rows, reference_top: Int64, engine_top: Int64) -> Float64:
+    """1 where `engine_top` [k] is among the three first ids of its row of `reference` [k, V], else 0; `reference_top` [k] are the first.
+
+    The raw values decide, equal ones rank by the lower id. Measure id: top3_contained.
+    """
+    contained = np.ones(len(reference_top), dtype=np.float64)
+    for row in np.flatnonzero(reference_top != engine_top).tolist():
+        values, place = widened(reference[row]), int(engine_top[row])
+        rank = np.count_nonzero(values[:place] >= values[place]) + np.count_nonzero(values[place:] > values[place])
+        contained[row] = rank < _TOP
+    return contained
+
+
+def symmetric_pair_kl(a: Rows, b: Rows, forward: Float64, *, where: str, jobs: int = 1) -> Float64 | Missing:
+    """Half of `forward`, KL(a to b) as pair_kl gives it, and of KL(b to a), float64 [k] in nats. Measure id: kl_pair_full_symmetric.
+
+    Missing where a gives probability 0 to what b does not: that direction is infinite, though the other is not.
+    """
+    sums, bad = _sums(b, a, None, jobs=jobs, names=("second", "first"))
+    if bad:
+        return Missing(f"the other direction is infinite on a row: {bad[0].reason}")
+    return 0.5 * (forward + _kl(sums, where))
+
+
 def _kl(sums: RowSums, where: str) -> Float64:
     """Sum of p (log p - log q), with log p - log q = x_p - x_q - log(p_sum / q_sum): exactly 0 for equal rows."""
     kl = sums.cross / sums.p_sum - np.log(sums.p_sum / sums.q_sum)
@@ -130,16 +155,6 @@ def _kl(sums: RowSums, where: str) -> Float64:
             remedy="report this row as a fault of the scorer",
         )
     return np.where(kl > 0, kl, 0.0)
-
-
-def _contained(reference: Rows, sums: RowSums) -> Float64:
-    """Whether each row's q_top is among the reference's first ids; the raw values decide, equal ones rank by the lower id."""
-    contained = np.ones(len(sums.p_top), dtype=np.float64)
-    for row in np.flatnonzero(sums.p_top != sums.q_top).tolist():
-        values, place = widened(reference[row]), int(sums.q_top[row])
-        rank = np.count_nonzero(values[:place] >= values[place]) + np.count_nonzero(values[place:] > values[place])
-        contained[row] = rank < _TOP
-    return contained
 
 
 def _sums(

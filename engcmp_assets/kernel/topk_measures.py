@@ -6,34 +6,47 @@ Both sides know a row as K token ids and one bucket for all other ids, so their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.fast_rows import row_sums, widened
+from engcmp_assets.kernel.buckets import (
+    CACHED_VALUES,
+    OWN_TOP,
+    SUM_ERROR,
+    SUMMED_VALUES,
+    Bools,
+    Float64,
+    Int64,
+    Rows,
+    blocks_of,
+    bucket_kl,
+    checked_tokens,
+    flagged,
+    log_probs_at,
+    log_sum_exp,
+    lost_buckets,
+    ordered,
+    own_native,
+    refuse,
+    refuse_bad_values,
+    rest_of_listed,
+    settled,
+    top_ids_of,
+)
+from engcmp_assets.kernel.fast_rows import widened
 from engcmp_assets.kernel.row_measures import BadRow
 from engcmp_resources.errors import EngcmpError
 
-Rows = npt.NDArray[np.floating[Any]] | npt.NDArray[np.uint16]
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
-
 TOP_K = 1024
-OWN_TOP = 20  # what an unmodified server returns of a row
-_BLOCK_VALUES = (
-    1 << 17
-)  # 1 MiB for each float64 temporary, so that they stay in the cache: blocks of 2 MiB take twice as long
-_SUMMED_VALUES = 1 << 19  # what reduce_rows takes at once, in the dtype of the rows
-_KL_ROUNDING = -1e-10  # a KL below this cannot be rounding
+_BLOCK_VALUES = CACHED_VALUES
+_SUMMED_VALUES = SUMMED_VALUES
 # A log-prob x stored in float16 is off by at most |x| / 2,048, so a row's sum by at most ln(K + 1) / 2,048 = 0.34 %.
 _REFERENCE_SUM_ERROR = 0.01
-_ENGINE_SUM_ERROR = 1e-5  # the same for float32, with room: 4e-7
-_SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # 2^-149
-_MINUS_INF_BFLOAT16 = 0xFF80
-_SHOWN_ROWS = 5  # bad rows that one error text names
+_CONTAINED = 3  # top3_contained
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ class TopKScores:
     nll: Float64
     top1: Float64
     entropy: Float64
-    pb20_rest_is_floor: npt.NDArray[np.bool_]
+    pb20_rest_is_floor: Bools
 
 
 def topk_of(logits: Rows, next_tokens: Sequence[int] | Int64, k: int = TOP_K, *, where: str) -> TopKRows:
@@ -101,22 +114,22 @@ def topk_of(logits: Rows, next_tokens: Sequence[int] | Int64, k: int = TOP_K, *,
     score_topk. Raises EngcmpError for k below 1 or above V, and naming `where` and the rows for NaN, +inf, a row of only -inf, and a
     next token outside the vocabulary.
     """
-    tokens = _tokens(logits, next_tokens, where)
-    _refuse_bad_rows(logits, tokens, where)
+    tokens = checked_tokens(logits, next_tokens, where)
+    refuse_bad_values(logits, tokens, where)
     vocab = logits.shape[1]
     if not 1 <= k <= vocab:
         raise EngcmpError(
             f"there are no top {k} ids of {vocab} ids", where=where, remedy=f"ask for k from 1 to {vocab}"
         )
     parts = []
-    for block in _blocks(logits, _BLOCK_VALUES):
+    for block in blocks_of(logits, _BLOCK_VALUES):
         raw = np.array(widened(logits[block]), dtype=np.float64, order="C")
-        ids = _top_ids(raw, k)
+        ids = top_ids_of(raw, k)
         log_p, log_sum = _normalised(raw)
         next_log_prob = np.take_along_axis(log_p, tokens[block, None], axis=1)[:, 0] - log_sum
         top = np.take_along_axis(log_p, ids, axis=1) - log_sum[:, None]
         np.put_along_axis(log_p, ids, -np.inf, axis=1)
-        parts.append((ids, top, _log_sum_exp(log_p) - log_sum, next_log_prob))
+        parts.append((ids, top, log_sum_exp(log_p) - log_sum, next_log_prob))
     ids, top, tail, next_log_prob = (np.concatenate(part) for part in zip(*parts, strict=True))
     with np.errstate(over="ignore"):  # below -65,504 a float16 is -inf, and exp is 0 from -746 on
         return TopKRows(
@@ -132,31 +145,23 @@ def reduce_rows(
     All is computed in float64 from the full row before it is dropped. Raises EngcmpError naming `where` and the rows for NaN, +inf, a row
     of only -inf, a next token outside the vocabulary, and for ids that do not fit the rows: another count, outside the vocabulary, twice.
     """
-    tokens = _tokens(logits, next_tokens, where)
+    tokens = checked_tokens(logits, next_tokens, where)
     if ((tokens < 0) | (tokens >= logits.shape[1])).any():
-        _refuse_bad_rows(logits, tokens, where)
+        refuse_bad_values(logits, tokens, where)
     places = _checked_ids(top_ids, logits, where)
-    minus_inf = _MINUS_INF_BFLOAT16 if logits.dtype == np.uint16 else -np.inf
     parts = []
-    for block in _blocks(logits, _SUMMED_VALUES):
-        raw: npt.NDArray[Any] = np.ascontiguousarray(logits[block], dtype=logits.dtype.newbyteorder("="))
-        others = raw.copy()
-        np.put_along_axis(others, places[block], minus_inf, axis=1)
-        sums = row_sums(others, raw)
-        empty = np.isneginf(sums.p_max)  # of no other id has a probability: such a row has no sums at all
-        if empty.any():
-            others[empty] = raw[empty]
-            sums = row_sums(others, raw)
+    for block in blocks_of(logits, _SUMMED_VALUES):
+        raw = own_native(logits[block])
+        listed, rest, sums = log_probs_at(raw, places[block])
         if not np.isfinite(sums.q_sum).all():
-            _refuse_bad_rows(logits, tokens, where)
+            refuse_bad_values(logits, tokens, where)
         log_sum = np.log(sums.q_sum)
-        own = _top_ids(_ordered(raw), min(OWN_TOP, logits.shape[1]))
+        own = top_ids_of(ordered(raw), min(OWN_TOP, logits.shape[1]))
         with np.errstate(over="ignore"):
-            listed, following, own_top = (
+            following, own_top = (
                 widened(np.take_along_axis(raw, ids, axis=1)) - sums.q_max[:, None] - log_sum[:, None]
-                for ids in (places[block], tokens[block, None], own)
+                for ids in (tokens[block, None], own)
             )
-            rest = np.where(empty, -np.inf, sums.p_max - sums.q_max + np.log(sums.p_sum) - log_sum)
         parts.append((listed, rest, following[:, 0], own, own_top, log_sum - sums.q_moment / sums.q_sum))
     listed, rest, following, own, own_top, entropy = (np.concatenate(part) for part in zip(*parts, strict=True))
     with np.errstate(over="ignore"):
@@ -189,23 +194,70 @@ def score_topk(reference: TopKRows, engine: ReducedRows, *, where: str) -> TopKS
     own_log_q = engine.own_top_log_probs.astype(np.float64)
     faults = [
         *_sum_faults(log_p_stored, "reference", _REFERENCE_SUM_ERROR),
-        *_sum_faults(log_q_stored, "engine", _ENGINE_SUM_ERROR),
-        *_flagged(~(np.exp(own_log_q).sum(axis=1) <= 1 + _ENGINE_SUM_ERROR), "the engine's top 20 sum to more than 1"),
-        *_lost(log_p, log_q, ("reference", "engine")),
-        *_flagged(~np.isfinite(reference.next_token_log_prob), "its next token has reference probability 0"),
-        *_flagged(~np.isfinite(engine.next_token_log_prob), "its next token has probability 0, so its NLL is infinite"),
-        *_flagged(~np.isfinite(engine.entropy), "the engine's entropy is not a number"),
+        *_sum_faults(log_q_stored, "engine", SUM_ERROR),
+        *_own_sum_faults(own_log_q),
+        *lost_buckets(log_p, log_q, ("reference", "engine")),
+        *flagged(~np.isfinite(reference.next_token_log_prob), "its next token has reference probability 0"),
+        *flagged(~np.isfinite(engine.next_token_log_prob), "its next token has probability 0, so its NLL is infinite"),
+        *flagged(~np.isfinite(engine.entropy), "the engine's entropy is not a number"),
     ]
-    _refuse(faults, len(log_p), where)
-    kl_pb20, is_floor = _kl_pb20(log_p, reference.top_ids, engine.own_top_ids, own_log_q, where)
+    refuse(faults, len(log_p), where)
+    pb20, is_floor = _kl_pb20(log_p, reference.top_ids, engine.own_top_ids, own_log_q, where)
     return TopKScores(
-        kl_coarse=_settled(_bucket_kl(log_p, log_q), where),
-        kl_pb20=kl_pb20,
+        kl_coarse=settled(bucket_kl(log_p, log_q), where),
+        kl_pb20=pb20,
         nll=0.0 - engine.next_token_log_prob.astype(np.float64),
         top1=(engine.argmax == reference.top_ids[:, 0]).astype(np.float64),
         entropy=engine.entropy.astype(np.float64),
         pb20_rest_is_floor=is_floor,
     )
+
+
+def kl_pb20(
+    reference: TopKRows, own_ids: npt.NDArray[np.integer[Any]], own_log_probs: Float64, *, where: str
+) -> tuple[Float64, Bools]:
+    """kl_pb20 of n rows whose engine is known by its top 20 alone, `own_ids` and `own_log_probs` [n, 20]: float64 [n] in nats; and the
+    rows, bool [n], whose rest is the floor. It is the value that score_topk gives of a row whose top 20 are these.
+
+    Raises EngcmpError naming `where` and rows for another number of rows, for values that do not sum to 1 (the reference) or to more than
+    1 (the engine), for q = 0 where p > 0, and for a KL as score_topk does.
+    """
+    if len(own_ids) != len(reference.top_ids):
+        text = f"the engine has {len(own_ids)} rows, the reference {len(reference.top_ids)}"
+        raise EngcmpError(text, where=where, remedy="recapture this window")
+    stored = _with_rest(reference.top_log_probs, reference.tail_log_mass)
+    faults = _sum_faults(stored, "reference", _REFERENCE_SUM_ERROR) + _own_sum_faults(own_log_probs)
+    refuse(faults, len(stored), where)
+    return _kl_pb20(_renormalised(stored), reference.top_ids, own_ids, own_log_probs, where)
+
+
+def topk_agreement(
+    reference: TopKRows, engine_top: Int64, nll: Float64, next_tokens: Int64, *, where: str
+) -> dict[str, Float64]:
+    """What else n rows of an engine give beside a top-K reference, by measure id, float64 [n], of their first choices and NLLs [n].
+
+    `nll_minus_reference` (nats), `agree_text`, `top3_contained`, and of the reference `reference_top_probability`. The stored order
+    decides among equal ids. Raises EngcmpError naming `where` and rows for a next token of reference probability 0.
+    """
+    faults = flagged(~np.isfinite(reference.next_token_log_prob), "its next token has reference probability 0")
+    refuse(faults, len(engine_top), where)
+    log_p = _renormalised(_with_rest(reference.top_log_probs, reference.tail_log_mass))
+    first = reference.top_ids[:, :_CONTAINED].astype(np.int64)
+    return {
+        "nll_minus_reference": nll + reference.next_token_log_prob.astype(np.float64),
+        "agree_text": (engine_top == next_tokens).astype(np.float64),
+        "top3_contained": (first == engine_top[:, None]).any(axis=1).astype(np.float64),
+        "reference_top_probability": np.exp(log_p[:, 0]),
+    }
+
+
+def entropy_at_least(reference: TopKRows) -> Float64:
+    """The entropy of each row of a top-K reference over its K + 1 buckets, float64 [n] in nats: its own entropy is at least this.
+
+    An engine's entropy less it is the measure excess_entropy_at_most.
+    """
+    log_p = _renormalised(_with_rest(reference.top_log_probs, reference.tail_log_mass))
+    return 0.0 - bucket_kl(log_p, np.zeros_like(log_p))
 
 
 def pair_coarse(a: ReducedRows, b: ReducedRows, *, where: str) -> Float64:
@@ -221,14 +273,18 @@ def pair_coarse(a: ReducedRows, b: ReducedRows, *, where: str) -> Float64:
         )
     stored_a, stored_b = (_with_rest(side.log_probs, side.rest_log_mass) for side in (a, b))
     log_a, log_b = _renormalised(stored_a), _renormalised(stored_b)
-    faults = _sum_faults(stored_a, "first", _ENGINE_SUM_ERROR) + _sum_faults(stored_b, "second", _ENGINE_SUM_ERROR)
-    _refuse(faults + _lost(log_a, log_b, ("first", "second")), len(log_a), where)
-    return _settled(_bucket_kl(log_a, log_b), where)
+    faults = _sum_faults(stored_a, "first", SUM_ERROR) + _sum_faults(stored_b, "second", SUM_ERROR)
+    refuse(faults + lost_buckets(log_a, log_b, ("first", "second")), len(log_a), where)
+    return settled(bucket_kl(log_a, log_b), where)
 
 
 def _kl_pb20(
-    log_p: Float64, top_ids: npt.NDArray[np.uint32], own_ids: npt.NDArray[np.uint32], own_log_q: Float64, where: str
-) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    log_p: Float64,
+    top_ids: npt.NDArray[np.uint32],
+    own_ids: npt.NDArray[np.integer[Any]],
+    own_log_q: Float64,
+    where: str,
+) -> tuple[Float64, Bools]:
     """kl_pb20 of each row and whether its rest is the floor; `log_p` [n, K + 1] renormalised, the rest last."""
     same = own_ids[:, :, None] == top_ids[:, None, :]
     listed, places = same.any(axis=2), same.argmax(axis=2)
@@ -239,59 +295,11 @@ def _kl_pb20(
     others[rows, places[rows, columns]] = 0.0
     with np.errstate(divide="ignore"):
         rest_log_p = np.log(others.sum(axis=1))
-    total = np.where(listed, np.exp(own_log_q), 0.0).sum(axis=1)
-    is_floor = total >= 1.0
-    rest_log_q = np.where(is_floor, np.log(_SMALLEST_FLOAT32), np.log1p(-np.where(is_floor, 0.0, total)))
-    kl = _bucket_kl(np.column_stack([bucket_log_p, rest_log_p]), np.column_stack([own_log_q, rest_log_q]))
-    excess = np.log(np.where(is_floor, total, 1.0))
-    return _settled(kl, where, excess), is_floor
-
-
-def _bucket_kl(log_p: Float64, log_q: Float64) -> Float64:
-    with np.errstate(invalid="ignore"):
-        terms = np.exp(log_p) * (log_p - log_q)
-    terms[np.isneginf(log_p)] = 0.0  # 0 log 0 = 0
-    kl: Float64 = terms.sum(axis=1)
-    return kl
-
-
-def _settled(kl: Float64, where: str, excess: Float64 | float = 0.0) -> Float64:
-    """`kl` with rounding below 0 made 0. `excess` is what the logarithm of q's sum is above 0: it alone may lower a KL that far."""
-    below = kl + excess
-    if (below < _KL_ROUNDING).any():
-        index = int(below.argmin())
-        raise EngcmpError(
-            f"row {index}: KL is {kl[index]:.3e} nats, below what rounding can explain",
-            where=where,
-            remedy="report this row as a fault of the scorer",
-        )
-    return np.where(kl > 0, kl, 0.0)
-
-
-def _top_ids(raw: Rows, k: int) -> Int64:
-    """The ids of the k largest raw values of each row, in falling order, equal ones by the lower id.
-
-    Raw values decide: subtracting the normaliser could make two different ones equal. The k-th largest of the maxima of any groups is
-    at most the k-th largest value, so few values are left to sort: faster than a partition of the row.
-    """
-    vocab = raw.shape[1]
-    depth = max(1, vocab // (3 * k))  # of about 3 k groups
-    found = np.empty((len(raw), k), dtype=np.int64)
-    for row, ids in zip(raw, found, strict=True):
-        maxima = row[: vocab - vocab % depth].reshape(depth, -1).max(axis=0)
-        floor = np.partition(maxima, maxima.size - k)[maxima.size - k]
-        candidates = np.flatnonzero(row >= floor)
-        ids[:] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
-    return found
-
-
-def _ordered(rows: Rows) -> npt.NDArray[Any]:
-    """What orders rows without NaN: integers for 16-bit floats, which numpy compares slowly or, as bits, wrongly; others as they are."""
-    if rows.dtype.itemsize > np.int16().itemsize:
-        return rows
-    bits = rows.view(np.int16)
-    minus = bits >> 15  # -1 where the sign is set, else 0
-    return ((bits & np.int16(0x7FFF)) ^ minus) - minus  # 0 and -0 are equal
+    rest_log_q, is_floor, excess = rest_of_listed(own_log_q, listed)
+    bucket_log_p, log_q = np.column_stack([bucket_log_p, rest_log_p]), np.column_stack([own_log_q, rest_log_q])
+    refuse(lost_buckets(bucket_log_p, log_q, ("reference", "engine")), len(log_p), where)
+    kl = bucket_kl(bucket_log_p, log_q)
+    return settled(kl, where, excess), is_floor
 
 
 def _normalised(raw: Float64) -> tuple[Float64, Float64]:
@@ -299,21 +307,6 @@ def _normalised(raw: Float64) -> tuple[Float64, Float64]:
     with np.errstate(over="ignore"):
         raw -= raw.max(axis=1, keepdims=True)
     return raw, np.log(np.exp(raw).sum(axis=1))
-
-
-def _log_sum_exp(values: Float64) -> Float64:
-    """Log of the summed exponentials of each row, by its own maximum; -inf for a row of nothing but -inf."""
-    top = values.max(axis=1)
-    with np.errstate(invalid="ignore"):
-        summed: Float64 = top + np.log(np.exp(values - top[:, None]).sum(axis=1))
-    return np.where(np.isneginf(top), -np.inf, summed)
-
-
-def _blocks(logits: Rows, values: int) -> Iterator[slice]:
-    """Some rows at a time, of about so many values; each is summed the same way whatever rows stand beside it."""
-    step = max(1, values // logits.shape[1])
-    for start in range(0, len(logits), step):
-        yield slice(start, start + step)
 
 
 def _digests(top_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
@@ -330,12 +323,14 @@ def _with_rest(listed: Rows, rest: Rows) -> Float64:
 
 def _renormalised(log_values: Float64) -> Float64:
     with np.errstate(invalid="ignore"):  # a row of only -inf is found by its sum
-        shared: Float64 = log_values - _log_sum_exp(log_values)[:, None]
+        shared: Float64 = log_values - log_sum_exp(log_values)[:, None]
     return shared
 
 
-def _flagged(bad: npt.NDArray[np.bool_], reason: str) -> list[BadRow]:
-    return [BadRow(int(row), reason) for row in np.flatnonzero(bad)]
+def _own_sum_faults(own_log_q: Float64) -> list[BadRow]:
+    with np.errstate(over="ignore"):
+        sums = np.exp(own_log_q).sum(axis=1)
+    return flagged(~(sums <= 1 + SUM_ERROR), "the engine's top 20 sum to more than 1")  # NaN is bad as well
 
 
 def _sum_faults(log_values: Float64, name: str, tolerance: float) -> list[BadRow]:
@@ -345,53 +340,17 @@ def _sum_faults(log_values: Float64, name: str, tolerance: float) -> list[BadRow
     return [BadRow(int(row), f"the {name}'s kept probabilities sum to {sums[row]:.6g}, not 1") for row in bad]
 
 
-def _lost(log_p: Float64, log_q: Float64, names: tuple[str, str]) -> list[BadRow]:
-    lost = np.isneginf(log_q) & (log_p > -np.inf)
-    reason = f"the {names[1]}'s probability is 0 where the {names[0]}'s is not"
-    faults = []
-    for row in np.flatnonzero(lost.any(axis=1)):
-        rest = ", the rest among them" if lost[row, -1] else ""
-        faults.append(BadRow(int(row), f"{reason}, at {lost[row].sum()} of {lost.shape[1]} buckets{rest}"))
-    return faults
-
-
-def _tokens(logits: Rows, next_tokens: Sequence[int] | Int64, where: str) -> Int64:
-    """`next_tokens` as int64 [n], once the rows are known to be floating and to hold something."""
-    floating = logits.dtype.kind == "f" or logits.dtype == np.uint16
-    if logits.ndim != 2 or not floating or logits.size == 0:  # noqa: PLR2004 - dimensions
-        text = f"rows are {logits.dtype} {list(logits.shape)}, not floating [rows, vocabulary] with a row or more"
-        raise EngcmpError(text, where=where, remedy="recapture this window")
-    tokens = np.asarray(next_tokens)
-    if tokens.shape != (len(logits),) or tokens.dtype.kind not in "iu":
-        text = f"next tokens are {tokens.dtype} {list(tokens.shape)}, not integers for {len(logits)} rows"
-        raise EngcmpError(text, where=where, remedy="give the token that each row predicts")
-    return tokens.astype(np.int64)
-
-
-def _refuse_bad_rows(logits: Rows, tokens: Int64, where: str) -> None:
-    """Raise for rows with NaN, +inf or only -inf, and for tokens outside the vocabulary."""
-    tops = np.concatenate(
-        [widened(logits[block]).max(axis=1) for block in _blocks(logits, _BLOCK_VALUES)]
-    )  # NaN where a row holds NaN
-    vocab = logits.shape[1]
-    faults = _flagged(np.isnan(tops), "the row holds NaN") + _flagged(np.isposinf(tops), "the row holds +inf")
-    faults += _flagged(np.isneginf(tops), "the row is -inf for every id")
-    for row in np.flatnonzero((tokens < 0) | (tokens >= vocab)):
-        faults.append(BadRow(int(row), f"its next token {tokens[row]} is outside the vocabulary of {vocab} ids"))
-    _refuse(faults, len(logits), where)
-
-
 def _checked_ids(top_ids: npt.NDArray[np.uint32], logits: Rows, where: str) -> Int64:
     """`top_ids` as int64 [n, K], once they are known to be distinct ids of the rows' vocabulary."""
     rows, vocab = logits.shape
     if top_ids.ndim != 2 or len(top_ids) != rows or not top_ids.size or top_ids.dtype.kind not in "iu":  # noqa: PLR2004 - dimensions
         text = f"the reference's ids are {top_ids.dtype} {list(top_ids.shape)}, not integers [rows, K] for {rows} rows"
         raise EngcmpError(text, where=where, remedy="give the top ids of the same window's reference")
-    ordered = np.sort(top_ids.astype(np.int64), axis=1)
-    outside = (ordered[:, 0] < 0) | (ordered[:, -1] >= vocab)
-    faults = _flagged(outside, f"the reference lists an id outside the vocabulary of {vocab} ids")
-    faults += _flagged((ordered[:, 1:] == ordered[:, :-1]).any(axis=1), "the reference lists an id twice")
-    _refuse(faults, rows, where)
+    rising = np.sort(top_ids.astype(np.int64), axis=1)
+    outside = (rising[:, 0] < 0) | (rising[:, -1] >= vocab)
+    faults = flagged(outside, f"the reference lists an id outside the vocabulary of {vocab} ids")
+    faults += flagged((rising[:, 1:] == rising[:, :-1]).any(axis=1), "the reference lists an id twice")
+    refuse(faults, rows, where)
     return top_ids.astype(np.int64)
 
 
@@ -403,16 +362,4 @@ def _refuse_other_ids(reference: TopKRows, engine: ReducedRows, where: str) -> N
             remedy="reduce the engine's rows with this reference, or recapture this window",
         )
     other = _digests(reference.top_ids) != engine.reference_ids_digest
-    _refuse(_flagged(other, "the engine's values are at other ids than the reference's"), len(other), where)
-
-
-def _refuse(faults: list[BadRow], rows: int, where: str) -> None:
-    """Raise for any fault, with the first reason of each of the first rows."""
-    if not faults:
-        return
-    first = {one.index: one.reason for one in reversed(faults)}
-    shown = "; ".join(f"row {index}: {first[index]}" for index in sorted(first)[:_SHOWN_ROWS])
-    more = "" if len(first) <= _SHOWN_ROWS else f"; and {len(first) - _SHOWN_ROWS} more"
-    raise EngcmpError(
-        f"{len(first)} of {rows} rows cannot be scored: {shown}{more}", where=where, remedy="recapture this window"
-    )
+    refuse(flagged(other, "the engine's values are at other ids than the reference's"), len(other), where)

@@ -7,10 +7,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.light_measures import LightRows, light_rows
 from engcmp_assets.kernel.records import Window
 from engcmp_assets.kernel.topk_measures import ReducedRows, TopKRows
 from engcmp_resources.row_files import RowFile, read_rows, write_rows
-from engcmp_resources.topk_files import TopKFile, WindowRows, read_reduced, read_topk, write_reduced, write_topk
+from engcmp_resources.topk_files import (
+    TopKFile,
+    WindowRows,
+    read_light_rows,
+    read_reduced,
+    read_topk,
+    write_light_rows,
+    write_reduced,
+    write_topk,
+)
 
 Logits = npt.NDArray[np.float32]
 
@@ -48,6 +58,22 @@ def write_kept(path: Path, window: Window, rows: ReducedRows) -> None:
 def read_kept(path: Path, window: Window, *, vocab: int, k: int) -> ReducedRows:
     """What is kept of an engine's rows, checked against the window."""
     return ReducedRows(**read_reduced(path, expected=_of(window), vocab=vocab, k=k))
+
+
+def write_light(path: Path, window: Window, rows: LightRows) -> None:
+    """Write light rows: an engine's top ids and the next token's log-probability, and nothing of the rest."""
+    arrays = {
+        "top_ids": rows.top_ids.astype("<u4"), "top_log_probs": rows.top_log_probs.astype("<f8"),
+        "next_token_log_prob": rows.next_token_log_prob.astype("<f8"),
+    }  # fmt: skip
+    write_light_rows(path, _of(window), arrays)
+
+
+def read_light(path: Path, window: Window, *, vocab: int) -> LightRows:
+    """Light rows, checked against the window."""
+    arrays = read_light_rows(path, expected=_of(window), vocab=vocab)
+    where = f"file {path.name}, window {window.window_id}"
+    return light_rows(**arrays, next_tokens=window.next_tokens, vocab=vocab, where=where)
 
 
 def _of(window: Window) -> WindowRows:

@@ -26,11 +26,16 @@ COLUMNS = (
     Column(
         "runs", "int", "run", "Passes over the texts: launches times repeats. This and what follows: of measured arms"
     ),
-    Column("launches", "int", "launch", "Starts of the engine for the prefill path"),
+    Column("launches", "int", "launch", "Starts of the engine for the score path that is shown"),
     Column("repeats", "int", "run", "Runs within a launch"),
     Column("rows", "int", "row", "Rows of the first panel"),
     Column("windows", "int", "window", "Texts of the first panel"),
-    Column("score_path", "str", "1", "How the rows were computed: prefill = a whole text in one batch"),
+    Column(
+        "score_path",
+        "str",
+        "1",
+        "How the rows were computed: prefill = a whole text in one batch, decode = one token at a time",
+    ),
     Column("file_bytes", "int", "byte", "Size of the checkpoint's file"),
     Column(
         "figures",
@@ -79,7 +84,7 @@ def summary_document(work: Work) -> dict[str, Any]:
         "panels": [
             {
                 "panel": name, "label": plan.label, "reference": plan.reference,
-                "score_path": "prefill and decode" if name in protocol.capture.decode_panels else "prefill",
+                "score_path": " and ".join(path for path, one in protocol.capture.plans if name in one.panels),
             }
             for name, plan in protocol.panels.items()
         ],

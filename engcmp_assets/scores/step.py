@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.measures import ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.kernel.light_measures import score_light, score_light_topk
+from engcmp_assets.kernel.measures import (
+    LIGHT_ROW_MEASURES,
+    LIGHT_TOPK_ROW_MEASURES,
+    ROW_MEASURES,
+    TOPK_ROW_MEASURES,
+)
 from engcmp_assets.kernel.names import captured_rows, scored_rows
 from engcmp_assets.kernel.plots import survival
+from engcmp_assets.kernel.protocol import PanelPlan
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel, Window
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
 from engcmp_assets.kernel.topk_measures import score_topk
-from engcmp_assets.kernel.window_files import read_full, read_kept, read_reference
+from engcmp_assets.kernel.window_files import read_full, read_kept, read_light, read_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
@@ -46,6 +53,9 @@ _BEFORE = (
 )
 _ENGINE_TOP = Column("engine_top_id", "int", "token id", "The engine's most probable token; ties go to the lower id")
 _RAW = Column("raw_row_sha256", "str", "1", "SHA-256 of the engine's raw row, taken at capture")
+_LIGHT_RAW = Column(
+    "raw_row_sha256", "str", "1", "SHA-256 of what the engine's API returned of the row; the raw row is not known"
+)
 COLUMNS = (
     *_BEFORE,
     *(measure_column(name) for name in ROW_MEASURES),
@@ -62,13 +72,17 @@ TOPK_COLUMNS = (
     _ENGINE_TOP,
     _RAW,
 )
+LIGHT_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
+LIGHT_TOPK_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_TOPK_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
 Table = dict[str, list[Any]]
 Scores = Mapping[str, npt.NDArray[Any]]
 Tops = tuple[Window, npt.NDArray[np.int64]]
 
 
-def columns_of(panel: Panel) -> tuple[Column, ...]:
+def columns_of(panel: Panel | PanelPlan) -> tuple[Column, ...]:
     """The columns of a panel's scored rows."""
+    if panel.keep == "light":
+        return LIGHT_COLUMNS if panel.reference == "full" else LIGHT_TOPK_COLUMNS
     return COLUMNS if panel.reference == "full" else TOPK_COLUMNS
 
 
@@ -90,7 +104,7 @@ def make(work: Work) -> Made:
         counts[name] = len(table["run"])
         products.append(Product(scored_rows(name), "parquet", data, rows=counts[name], columns=columns_of(panel)))
         expected += len(set(table["run"])) * panel.rows
-        kl = "kl_full" if panel.reference == "full" else "kl_coarse"
+        kl = work.study.protocol.panels[name].kl
         plotted[f"{name} ({kl})"] = table[kl]
     rows = sum(counts.values())
     plot = survival("KL from the reference: share of rows above x", plotted, unit="nats")
@@ -123,6 +137,8 @@ def scored_table(work: Work, panel: Panel) -> tuple[Table, list[Tops]]:
         digest = outputs[f"rows/{run}/{window.window_id}"]
         if digest not in scored:
             score = _score_full if panel.reference == "full" else _score_topk
+            if panel.keep == "light":
+                score = _score_light
             scored[digest] = score(work, panel, window, run)
         _add_rows(table, window, scored[digest], hashes, run=run, score_path=paths[run])
         if run == min(paths):
@@ -145,6 +161,19 @@ def _score_topk(work: Work, panel: Panel, window: Window, run: str) -> Scores:
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
     scores = score_topk(reference, engine, where=where)
     return {name: np.asarray(getattr(scores, name)) for name in TOPK_ROW_MEASURES} | {"engine_top_id": engine.argmax}
+
+
+def _score_light(work: Work, panel: Panel, window: Window, run: str) -> Scores:
+    reference_file, engine_file = _files(work, panel, window, run)
+    engine = read_light(engine_file, window, vocab=panel.vocab)
+    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
+    if panel.reference == "full":
+        full = read_full(reference_file, window, vocab=panel.vocab)
+        scores = score_light(full, engine, window.next_tokens, where=where)
+        return {name: np.asarray(getattr(scores, name)) for name in (*LIGHT_ROW_MEASURES, "engine_top_id")}
+    topk = read_reference(reference_file, window, vocab=panel.vocab, k=panel.top_k or 0)
+    values, _ = score_light_topk(topk, engine, window.next_tokens, where=where)
+    return {name: values[name] for name in LIGHT_TOPK_ROW_MEASURES} | {"engine_top_id": engine.argmax}
 
 
 def _files(work: Work, panel: Panel, window: Window, run: str) -> tuple[Path, Path]:
@@ -204,6 +233,7 @@ def uses(study: Study) -> tuple[Use, ...]:
 
 def step(study: Study) -> Step:
     """The step of a study: it depends on the rows of every panel that the protocol has."""
+    plans = list(study.protocol.panels.values())
     return Step(
         artifact="scores",
         title="Scores",
@@ -219,8 +249,8 @@ def step(study: Study) -> Step:
         per_arm=True,
         parameters=parameters,
         make=make,
-        measures=tuple(dict.fromkeys((*ROW_MEASURES, *TOPK_ROW_MEASURES))),
-        columns=tuple(dict.fromkeys((*COLUMNS, *TOPK_COLUMNS))),
+        measures=tuple(dict.fromkeys(name for plan in plans for name in plan.possible)),
+        columns=tuple(dict.fromkeys(column for plan in plans for column in columns_of(plan))),
         checks={
             "row_counts": "Every run has one scored line for each row that the panel keeps",
             "no_bad_values": "No row was NaN, infinite, or impossible under one side and possible under the other",

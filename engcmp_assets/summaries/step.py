@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.looks import Looks, declared_looks
 from engcmp_assets.kernel.names import ALL, checkpoint_output, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
@@ -51,9 +52,10 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     }
 
 
-def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: str = "prefill") -> tuple[RowTable, Looks]:
-    """An arm's scored rows on a panel and score path, and the looks that the protocol declares at them."""
+def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: ScorePath | None = None) -> tuple[RowTable, Looks]:
+    """An arm's scored rows on a panel and score path (by default its main one), and the looks that the protocol declares at them."""
     protocol, plan = work.study.protocol, work.study.protocol.panels[panel]
+    path = path or protocol.capture.main_path(panel)
     columns = read_parquet(work.file("scores", scored_rows(panel), arm))
     where = f"scores of {arm}, panel {panel}"
     table = row_table(columns, plan.measures, roles=plan.roles, path=path, where=where)
@@ -96,11 +98,13 @@ def arm_document(work: Work, arm: ArmKey, figures: Sequence[Figure]) -> dict[str
     """An arm as SUMMARY.json holds it; rows and windows are those of the first panel, which the headline is of."""
     protocol = work.study.protocol
     panel = work.study.panel(next(iter(protocol.panels)))
-    prefill = protocol.capture.prefill
+    path = protocol.capture.main_path(panel.panel)
+    plan = protocol.capture.plan_of(path)
+    launches, repeats = (plan.launches, plan.repeats) if plan else (0, 0)
     return {
         "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
-        "reason": None, "runs": prefill.launches * prefill.repeats, "launches": prefill.launches, "repeats": prefill.repeats,
-        "rows": panel.rows, "windows": len(panel.windows), "score_path": "prefill",
+        "reason": None, "runs": launches * repeats, "launches": launches, "repeats": repeats,
+        "rows": panel.rows, "windows": len(panel.windows), "score_path": path,
         "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
         "figures": plain(list(figures)),
     }  # fmt: skip
@@ -129,7 +133,8 @@ def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
 
 def _plot(arm: ArmKey, figures: Sequence[Figure]) -> bytes:
     rows = [dot_row(figure.population, figure, "all" if figure.population == ALL else "block") for figure in figures]
-    return dots_with_intervals(f"{arm}: distance from the reference", rows, unit="nats (kl_full)", zero_line=True)
+    measures = " and ".join(dict.fromkeys(figure.measure for figure in figures))
+    return dots_with_intervals(f"{arm}: distance from the reference", rows, unit=f"nats ({measures})", zero_line=True)
 
 
 def dot_row(label: str, figure: Figure, group: str) -> DotRow:

@@ -29,7 +29,7 @@ _NATS = {
     "max_nats": "Largest value of any row",
     "worst_1_percent_mean_nats": "Mean over the worst 1 % of the rows, at least one row",
 }
-_MEASURES = ("kl_full", "kl_coarse")
+_MEASURES = ("kl_full", "kl_coarse", "kl_top20", "kl_pb20")
 _UNIT = MEASURES["kl_full"].unit
 COLUMNS = (
     Column("panel", "str", "1", "The panel"),
@@ -50,19 +50,15 @@ COLUMNS = (
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
-    """The panels and the roles whose rows count; tails are of the prefill path, which every panel has."""
+    """The panels and the roles whose rows count; tails are of the panel's main score path."""
     return {"roles": {name: plan.roles for name, plan in study.protocol.panels.items()}}
 
 
-def kl_of(study: Study, panel: str) -> str:
-    """The KL that a panel's rows are measured by."""
-    return "kl_full" if study.protocol.panels[panel].reference == "full" else "kl_coarse"
-
-
 def tails_of(study: Study, panel: str, rows_file: Path, sha256: str) -> Tails:
-    """The tails of a panel's scored row file, over the per-row mean of all prefill runs."""
-    measure, plan = kl_of(study, panel), study.protocol.panels[panel]
-    table = row_table(read_parquet(rows_file), [measure], roles=plan.roles, path="prefill", where=rows_file.name)
+    """The tails of a panel's scored row file, over the per-row mean of all runs on its main score path."""
+    plan = study.protocol.panels[panel]
+    measure, path = plan.kl, study.protocol.capture.main_path(panel)
+    table = row_table(read_parquet(rows_file), [measure], roles=plan.roles, path=path, where=rows_file.name)
     return tail_statistics(table.per_row(measure), _tail_rows(table), row_file_sha256=sha256)
 
 
@@ -72,7 +68,7 @@ def tails_document(work: Work) -> dict[str, Any]:
     for panel in work.study.protocol.panels:
         blob = output_blob(work.receipt("scores"), scored_rows(panel))
         tails = tails_of(work.study, panel, work.store.path(blob), blob.sha256)
-        document[panel] = {"measure": kl_of(work.study, panel)} | plain(tails)
+        document[panel] = {"measure": work.study.protocol.panels[panel].kl} | plain(tails)
     return {"panels": document}
 
 
@@ -135,7 +131,7 @@ def step(study: Study) -> Step:
         per_arm=True,
         parameters=parameters,
         make=make,
-        measures=_MEASURES,
+        measures=tuple(dict.fromkeys(plan.kl for plan in study.protocol.panels.values())),
         columns=COLUMNS,
         checks={"row_counts": "The tails are of every scored row in the panel's roles"},
     )

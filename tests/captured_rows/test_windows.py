@@ -16,7 +16,8 @@ from homes import quiet, replace_file
 
 from engcmp_assets.captured_rows import rows as taking
 from engcmp_assets.captured_rows.journalled import Capture, open_capture
-from engcmp_assets.captured_rows.rows import ComputeRows, take_window
+from engcmp_assets.captured_rows.rows import take_window
+from engcmp_assets.captured_rows.running import Running
 from engcmp_assets.captured_rows.step import captured_made
 from engcmp_assets.kernel.panels import Pass, passes
 from engcmp_assets.kernel.records import ArmKey
@@ -57,14 +58,14 @@ def planted(seed: int, vocab: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(seed).normal(size=vocab).astype(np.float32)
 
 
-def engine(seed: int, vocab: int, spoil: Callable[[Any], Any] = lambda rows: rows) -> ComputeRows:
+def engine(seed: int, vocab: int, spoil: Callable[[Any], Any] = lambda rows: rows) -> Running:
     """Writes one planted row, each time times its position + 1."""
 
     def compute(_window: str, _tokens: Sequence[int], positions: Sequence[int], out: Path) -> None:
         scale = np.asarray(positions, dtype=np.float32)[:, None] / 64 + 1
         spoil(planted(seed, vocab)[None, :] * scale).tofile(out)
 
-    return compute
+    return Running({}, full=compute)
 
 
 def take(capture: Capture, one: Pass, seed: int, earlier: Sequence[Any] = ()) -> dict[str, Any]:

@@ -24,6 +24,13 @@ EXPECTED = {
     "kl_coarse",
     "kl_pb20",
     "kl_pair_coarse",
+    "kl_top20",
+    "kl_pair20",
+    "kl_pair_full_symmetric",
+    "confident90_misses_per_1000",
+    "confident90_misses_per_1000_of_all",
+    "entropy_ratio",
+    "excess_entropy_at_most",
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from topk_oracle import INF, W, both, logs, rows, stored_reference
 
-from engcmp_assets.kernel import topk_measures
+from engcmp_assets.kernel.buckets import settled
 from engcmp_assets.kernel.topk_measures import reduce_rows, score_topk
 from engcmp_resources.errors import EngcmpError
 
@@ -82,10 +82,10 @@ def test_a_sum_above_one_by_rounding_makes_no_divergence_an_error():
 
 
 def test_a_divergence_below_rounding_is_an_error_and_one_within_rounding_is_zero():
-    settled = topk_measures._settled(np.array([-9e-11, -0.0, 2.0]), W)
-    assert settled.tolist() == [0.0, 0.0, 2.0] and math.copysign(1, settled[1]) == 1
+    found = settled(np.array([-9e-11, -0.0, 2.0]), W)
+    assert found.tolist() == [0.0, 0.0, 2.0] and math.copysign(1, found[1]) == 1
     with pytest.raises(EngcmpError, match=r"row 1: KL is -1.100e-10 nats.*window t"):
-        topk_measures._settled(np.array([0.0, -1.1e-10]), W)
-    assert topk_measures._settled(np.array([-2e-7, 0.0]), W, np.array([2e-7, 0.0])).tolist() == [0.0, 0.0]
+        settled(np.array([0.0, -1.1e-10]), W)
+    assert settled(np.array([-2e-7, 0.0]), W, np.array([2e-7, 0.0])).tolist() == [0.0, 0.0]
     with pytest.raises(EngcmpError, match="row 1"):
-        topk_measures._settled(np.array([-2e-7, -2e-7]), W, np.array([2e-7, 0.0]))
+        settled(np.array([-2e-7, -2e-7]), W, np.array([2e-7, 0.0]))

