@@ -14,6 +14,7 @@ GLUE_FILES = {
     *(f"kernel/{name}.py" for name in ("work", "study", "tables", "window_files")),
     *(f"captured_rows/{name}.py" for name in ("session", "journalled", "rows", "running", "drift")),
     "comparisons/distances.py",
+    "engine_launch/sides.py",
     "engine_versions/look.py",
     "file_scores/reading.py",
     "frozen_protocol/iteration_freeze.py",

@@ -28,6 +28,7 @@ _COMMANDS = {
     "freeze": "freeze",
     "amend": "freeze",
     "versions": "versions",
+    "launch": "launch",
     "reference": "reference",
     "score": "score",
     "tails": "score",

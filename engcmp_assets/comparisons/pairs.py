@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from engcmp_assets.kernel.differences import Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
+from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_confound
 from engcmp_assets.kernel.looks import Looks
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import LIGHT_HASH, figure_id
@@ -51,8 +52,10 @@ class PanelPair:
         return same
 
 
-def pair_document(protocol: Protocol, plan: ComparisonPlan, panels: Sequence[PanelPair]) -> dict[str, Any]:
-    """The comparison of two arms on the same rows, as SUMMARY.json holds it.
+def pair_document(
+    protocol: Protocol, plan: ComparisonPlan, panels: Sequence[PanelPair], launches: Sequence[LaunchDifference]
+) -> dict[str, Any]:
+    """The comparison of two arms on the same rows, as SUMMARY.json holds it; `launches` is how their launches differ.
 
     Raises EngcmpError where the two arms were not measured on the same rows.
     """
@@ -63,7 +66,11 @@ def pair_document(protocol: Protocol, plan: ComparisonPlan, panels: Sequence[Pan
             figures += [_difference(protocol.study, plan, own, measure, name) for name in own.looks.populations]
         for measure in own.distances:
             figures += [_distance(protocol.study, plan, own, measure, name) for name in own.looks.populations]
-    return _pair(plan, "compared", None, figures, confounds(plan))
+    command = f"engcmp launch diff {protocol.study}/{plan.baseline} {protocol.study}/{plan.candidate}"
+    found = (
+        [*launch_confound(launches, command=command), *confounds(plan)] if not plan.compares_paths else confounds(plan)
+    )
+    return _pair(plan, "compared", None, figures, found)
 
 
 def not_comparable(plan: ComparisonPlan, reason: str) -> dict[str, Any]:

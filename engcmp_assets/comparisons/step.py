@@ -8,10 +8,12 @@ from typing import Any
 
 from engcmp_assets.comparisons.distances import Captured, distances, run_floors
 from engcmp_assets.comparisons.pairs import PanelPair, figure_record, not_comparable, pair_document, primary_figure
+from engcmp_assets.engine_launch.sides import side_of
+from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_differences
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import ALL, captured_rows, scored_rows
+from engcmp_assets.kernel.names import ALL, LAUNCH, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
-from engcmp_assets.kernel.protocol import ComparisonPlan
+from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
 from engcmp_assets.kernel.study import Study
@@ -38,19 +40,25 @@ COLUMNS = (
     Column("verdict", "str", "1", "Verdict word of the closed list"),
     Column("unit", "str", "1", "Unit of the measure"),
 )
-ROW_COLUMNS = (
-    Column("panel", "str", "1", "The panel"),
-    Column("window_id", "str", "1", "Name of the window"),
-    Column("position", "int", "row", "Row index r"),
-    Column(
-        "kl_pair",
-        "float",
-        MEASURES["kl_pair_full"].unit,
-        "; ".join(f"{name}: {MEASURES[name].definition}" for name in ("kl_pair_full", "kl_pair_coarse", "kl_pair20"))
-        + " a is the candidate and b the baseline, the first run of each; the panel says which of them it is.",
-    ),
-    measure_column("rows_bit_identical"),
-)
+_PAIR_KLS = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
+
+
+def row_columns(protocol: Protocol) -> tuple[Column, ...]:
+    """The columns of a pair's rows: the distance is each panel's own pair measure."""
+    used = {plan.possible_of_pairs[0] for plan in protocol.panels.values()}
+    names = [name for name in _PAIR_KLS if name in used]
+    definitions = "; ".join(f"{name}: {MEASURES[name].definition}" for name in names)
+    which = "the two" if len(names) == 2 else "them"  # noqa: PLR2004 - as a person would say it
+    return (
+        Column("panel", "str", "1", "The panel"),
+        Column("window_id", "str", "1", "Name of the window"),
+        Column("position", "int", "row", "Row index r"),
+        Column(
+            "kl_pair", "float", MEASURES["kl_pair_full"].unit,
+            f"{definitions} a is the candidate and b the baseline, the first run of each; the panel says which of {which} it is.",
+        ),
+        measure_column("rows_bit_identical"),
+    )  # fmt: skip
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
@@ -107,7 +115,8 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Prod
             name = work.study.protocol.study
             return not_comparable(plan, f"{arm} was not measured yet: engcmp run {name} --arm {arm}"), None
     panels = [_panel_pair(work, plan, name, arms) for name in work.study.protocol.panels_of(plan)]
-    rows: dict[str, list[Any]] = {column.name: [] for column in ROW_COLUMNS}
+    own_columns = row_columns(work.study.protocol)
+    rows: dict[str, list[Any]] = {column.name: [] for column in own_columns}
     for own in panels:
         kl, *identical = own.distances.values()
         rows["panel"] += [own.panel] * own.candidate.rows
@@ -115,8 +124,20 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Prod
         rows["position"] += own.candidate.keys["position"].tolist()
         rows["kl_pair"] += kl.tolist()
         rows["rows_bit_identical"] += identical[0].tolist() if identical else [None] * own.candidate.rows
-    table = parquet_bytes(ROW_COLUMNS, rows)
-    return pair_document(work.study.protocol, plan, panels), _rows_product(plan, table, len(rows["position"]))
+    table = parquet_bytes(own_columns, rows)
+    launches = _launches(work, plan, arms)
+    return pair_document(work.study.protocol, plan, panels, launches), _rows_product(
+        work, plan, table, len(rows["position"])
+    )
+
+
+def _launches(work: Work, plan: ComparisonPlan, arms: tuple[ArmKey, ArmKey]) -> list[LaunchDifference]:
+    """How the arms' launches differ, baseline first."""
+    candidate, baseline = (
+        side_of(work.store, work.inputs[(LAUNCH, str(arm))].receipt, path=path)
+        for arm, path in zip(arms, (plan.candidate_path, plan.baseline_path), strict=True)
+    )
+    return launch_differences(baseline, candidate)
 
 
 def _panel_pair(work: Work, plan: ComparisonPlan, name: str, arms: tuple[ArmKey, ArmKey]) -> PanelPair:
@@ -146,7 +167,7 @@ def _part(
     inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
     key = sha256_of(
         [
-            "pair/2",
+            "pair/3",
             rules["study"],
             plan.model_dump(),
             rules["statistics"],
@@ -173,7 +194,7 @@ def _kept(work: Work, plan: ComparisonPlan, key: str) -> tuple[dict[str, Any], P
     if part["rows"] is None:
         return part["pair"], None
     rows = Blob(part["rows"]["sha256"], part["rows"]["bytes"], "parquet")
-    return (part["pair"], _rows_product(plan, rows, part["rows"]["rows"])) if work.store.holds(rows) else None
+    return (part["pair"], _rows_product(work, plan, rows, part["rows"]["rows"])) if work.store.holds(rows) else None
 
 
 def _keep(work: Work, key: str, pair: Mapping[str, Any], product: Product | None) -> None:
@@ -185,8 +206,10 @@ def _keep(work: Work, key: str, pair: Mapping[str, Any], product: Product | None
     work.store.keep_part(key, canonical_bytes({"pair": pair, "rows": rows}))
 
 
-def _rows_product(plan: ComparisonPlan, content: bytes | Blob, rows: int) -> Product:
-    return Product(f"rows/{plan.pair_id}.parquet", "parquet", content, rows=rows, columns=ROW_COLUMNS)
+def _rows_product(work: Work, plan: ComparisonPlan, content: bytes | Blob, rows: int) -> Product:
+    return Product(
+        f"rows/{plan.pair_id}.parquet", "parquet", content, rows=rows, columns=row_columns(work.study.protocol)
+    )
 
 
 def _table(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -232,9 +255,10 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="3",
+        version="4",
         uses=(
             Use("frozen_protocol", "study", ()),
+            Use(LAUNCH, "every arm", ("spec.json", "starts.json")),
             *(Use(captured_rows(name), "every arm") for name in panels),
             Use("scores", "every arm", tuple(scored_rows(name) for name in panels)),
             Use("summaries", "every arm", ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +29,28 @@ _NATS = {
     "max_nats": "Largest value of any row",
     "worst_1_percent_mean_nats": "Mean over the worst 1 % of the rows, at least one row",
 }
-_MEASURES = ("kl_full", "kl_coarse", "kl_top20", "kl_pb20")
 _UNIT = MEASURES["kl_full"].unit
-COLUMNS = (
-    Column("panel", "str", "1", "The panel"),
-    Column(
-        "measure",
-        "str",
-        "1",
-        "The measure whose tails these are. " + " ".join(f"{name}: {MEASURES[name].definition}" for name in _MEASURES),
-    ),
-    Column("population", "str", "1", "all, block:NAME or bucket:NAME"),
-    Column("rows", "int", "row", "Rows of the population"),
-    *(Column(name, "float", _UNIT, text) for name, text in _NATS.items()),
-    *(
-        Column(name, "float", "share of rows", f"Share of rows whose value is above {limit} {_UNIT}")
-        for name, limit in _SHARES.items()
-    ),
-)
+
+
+def measures_of(study: Study) -> tuple[str, ...]:
+    """The distance from the reference that each panel has, each once."""
+    return tuple(dict.fromkeys(plan.kl for plan in study.protocol.panels.values()))
+
+
+def columns(measures: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of the table of tails of these measures."""
+    definitions = " ".join(f"{name}: {MEASURES[name].definition}" for name in measures)
+    return (
+        Column("panel", "str", "1", "The panel"),
+        Column("measure", "str", "1", f"The measure whose tails these are. {definitions}"),
+        Column("population", "str", "1", "all, block:NAME or bucket:NAME"),
+        Column("rows", "int", "row", "Rows of the population"),
+        *(Column(name, "float", _UNIT, text) for name, text in _NATS.items()),
+        *(
+            Column(name, "float", "share of rows", f"Share of rows whose value is above {limit} {_UNIT}")
+            for name, limit in _SHARES.items()
+        ),
+    )
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
@@ -74,12 +78,12 @@ def tails_document(work: Work) -> dict[str, Any]:
 
 def make(work: Work) -> Made:
     """Quantiles, shares and worst rows of every panel; tails.json carries the hashes of the row files."""
-    document = tails_document(work)
-    table: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    document, own = tails_document(work), columns(measures_of(work.study))
+    table: dict[str, list[Any]] = {column.name: [] for column in own}
     for panel, tails in document["panels"].items():
         for population, entry in _populations(tails).items():
             words = {"panel": panel, "measure": tails["measure"], "population": population}
-            for column in COLUMNS:
+            for column in own:
                 table[column.name].append(words.get(column.name) or entry[column.name])
     first, tails = next(iter(document["panels"].items()))
     names = [name.removesuffix("_nats") for name in _NATS]
@@ -90,7 +94,7 @@ def make(work: Work) -> Made:
     return Made(
         products=[
             Product("tails.json", "json", canonical_bytes(document), rows=sum(counts.values())),
-            Product("tails.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=lines, columns=COLUMNS),
+            Product("tails.parquet", "parquet", parquet_bytes(own, table), rows=lines, columns=own),
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[Check("row_counts", all(counts.values()), f"Tails of {sum(counts.values())} rows", counts)],
@@ -131,7 +135,7 @@ def step(study: Study) -> Step:
         per_arm=True,
         parameters=parameters,
         make=make,
-        measures=tuple(dict.fromkeys(plan.kl for plan in study.protocol.panels.values())),
-        columns=COLUMNS,
+        measures=measures_of(study),
+        columns=columns(measures_of(study)),
         checks={"row_counts": "The tails are of every scored row in the panel's roles"},
     )
