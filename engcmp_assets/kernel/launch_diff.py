@@ -6,7 +6,7 @@ The list of confounds of every comparison starts here. What belongs to one start
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -17,6 +17,9 @@ _TOLD_TWICE = frozenset({"engine", "version", "kind", "identities", "score_path"
 _SECRET = "sha256:"  # noqa: S105 - how a receipt holds a secret: its hash
 _SHOWN, _SHOWN_CHARACTERS = 6, 60
 ABSENT = {"missing": "not in this launch's receipt"}
+"""Of engines of two kinds: what one states and the other does not."""
+NONE_THERE = {"missing": "it has none"}
+"""Of engines of one kind, and of environments: a thing that only the other side has, which is a difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,11 @@ class LaunchDifference:
     second: Any
     declared: bool
 
+    @property
+    def told_by_both(self) -> bool:
+        """Whether both receipts have it: engines of two kinds state different things, which proves no difference."""
+        return ABSENT not in (self.first, self.second)
+
 
 def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
     """Every difference between two launches, the declared ones first, by name."""
@@ -48,6 +56,12 @@ def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
         LaunchDifference(name, a, b, declared=name.startswith("settings.") and name.endswith(".requested"))
         for name, a, b in _differing(_of_engine(first.facts), _of_engine(second.facts))
     ]
+    if first.spec.get("kind") == second.spec.get("kind"):
+        comparable = ""
+    else:
+        comparable = "environment." if all("environment" in side.facts for side in (first, second)) else None
+    if comparable is not None:
+        found = [_told(one) if one.name.startswith(comparable) else one for one in found]
     found += [
         LaunchDifference(name, a, b, declared=False)
         for name, a, b in _differing(_flat(first.host, "host."), _flat(second.host, "host."))
@@ -60,13 +74,16 @@ def launch_confound(differences: Sequence[LaunchDifference], *, command: str) ->
 
     `command` is what prints the whole list.
     """
-    undeclared = [one for one in differences if not one.declared]
+    undeclared = [one for one in differences if not one.declared and one.told_by_both]
+    lone = sum(not one.declared and not one.told_by_both for one in differences)
+    beside = f" {lone} other things are stated by one side only, so that they cannot be held together." if lone else ""
     if not undeclared:
-        return []
+        same = "The launches differ in nothing that both state and the protocol does not declare."
+        return [f"{same}{beside} All of it: {command}."] if lone else []
     shown = [f"{one.name} ({'; '.join(_short(_text(one.first), _text(one.second)))})" for one in undeclared[:_SHOWN]]
     more = f", and {len(undeclared) - _SHOWN} more" if len(undeclared) > _SHOWN else ""
     return [
-        f"Beside what the protocol declares, the two launches differ in {', '.join(shown)}{more}. All of it: {command}."
+        f"Beside what the protocol declares, the two launches differ in {', '.join(shown)}{more}.{beside} All of it: {command}."
     ]
 
 
@@ -79,11 +96,21 @@ def differences_text(differences: Sequence[LaunchDifference], names: tuple[str, 
         (True, "declared in the protocol"),
         (False, "not declared: a confound of every comparison"),
     ):
-        own = [one for one in differences if one.declared == declared]
+        own = [one for one in differences if one.declared == declared and (declared or one.told_by_both)]
         lines += ["", f"{title}: {len(own)}"]
         for one in own:
             lines += [f"  {one.name}", f"    first   {_text(one.first)}", f"    second  {_text(one.second)}"]
+    for side, other in (("first", "second"), ("second", "first")):
+        own = [one for one in differences if not one.declared and getattr(one, other) == ABSENT]
+        if own:
+            title = f"stated by the {side} only, so that it cannot be held together (values with --json)"
+            lines += ["", f"{title}: {len(own)}", f"  {', '.join(repr(one.name)[1:-1] for one in own)}"]
     return "\n".join(lines)
+
+
+def _told(one: LaunchDifference) -> LaunchDifference:
+    first, second = (NONE_THERE if value == ABSENT else value for value in (one.first, one.second))
+    return replace(one, first=first, second=second)
 
 
 def _of_engine(facts: Mapping[str, Any]) -> dict[str, Any]:

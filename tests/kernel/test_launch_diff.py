@@ -38,7 +38,7 @@ def test_what_the_protocol_declares_is_told_apart_from_what_it_does_not() -> Non
         "settings.slots": (4, 8, True),
         "stated.props.build": ("b1", "b2", False),
         "environment.THREADS": ("2", "3", False),
-        "environment.HF_TOKEN": ("sha256:0123456789ab", {"missing": "not in this launch's receipt"}, False),
+        "environment.HF_TOKEN": ("sha256:0123456789ab", {"missing": "it has none"}, False),
         "host.cpu": ("A", "B", False),
     }
 
@@ -73,7 +73,22 @@ def test_the_confound_names_what_was_not_declared_and_shows_where_long_values_pa
 
 
 def test_many_differences_are_counted_and_all_are_in_the_list() -> None:
-    host = {f"fact{index}": index for index in range(9)}
-    found = launch_differences(Side(SPEC, FACTS, {}), Side(SPEC, FACTS, host))
+    first, second = ({f"fact{index}": index + side for index in range(9)} for side in (0, 1))
+    found = launch_differences(Side(SPEC, FACTS, first), Side(SPEC, FACTS, second))
     (sentence,) = launch_confound(found, command="-")
     assert len(found) == 9 and "and 3 more" in sentence
+
+
+def test_what_one_side_alone_states_is_counted_and_is_no_difference_of_both() -> None:
+    other = FACTS | {"environment": {**FACTS["environment"], "SPEED": "1"}}
+    (variable,) = launch_differences(Side(SPEC, FACTS, {}), Side(SPEC | {"kind": "other"}, other, {}))[1:]
+    assert variable.name == "environment.SPEED" and variable.told_by_both, (
+        "a variable that one side lacks is a difference"
+    )
+    found = launch_differences(Side(SPEC, FACTS, {}), Side(SPEC, FACTS, {"a": 1, "b": 2}))
+    (sentence,) = launch_confound(found, command="-")
+    assert "differ in nothing that both state" in sentence and "2 other things are stated by one side only" in sentence
+    text = differences_text(found, ("x", "y"))
+    assert (
+        "stated by the second only" in text and "host.a, host.b" in text and "a confound of every comparison: 0" in text
+    )
