@@ -17,6 +17,7 @@ GLUE_FILES = {
     "engine_launch/sides.py",
     "engine_versions/look.py",
     "file_scores/reading.py",
+    "frozen_protocol/engine_settings.py",
     "frozen_protocol/iteration_freeze.py",
 }
 # The modules that bind the project to Dagster.

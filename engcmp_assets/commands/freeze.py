@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
+from engcmp_assets.frozen_protocol.engine_settings import refuse_unknown_engines
 from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
 from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration, stranded
 from engcmp_assets.kernel.progress import stderr_line
+from engcmp_assets.kernel.protocol import PROTOCOL_FILE
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.prompt_set.prompts import prompt_document
 from engcmp_assets.sources.step import fetched_weights
@@ -89,6 +91,7 @@ def _frozen_part(study: str) -> Study:
 
 def _with_prompts(loaded: Study) -> Study:
     """The study with the prompt set of its texts. What is to be frozen must be readable."""
+    refuse_unknown_engines(loaded.base, where=str(loaded.folder / PROTOCOL_FILE))
     prompts = loaded.folder / loaded.base.prompt_set.file
     replace_visible(prompts, prompt_set_bytes(loaded, Store(home_folder())))
     study = _frozen_part(loaded.folder.name)

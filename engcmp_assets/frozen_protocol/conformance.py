@@ -6,7 +6,7 @@ A changed definition shows here as another value; together with the declared ver
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from engcmp_assets.kernel.differences import compare
 from engcmp_assets.kernel.floors import RunValues
-from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES
+from engcmp_assets.kernel.measures import ADDED, MEASURES, ROW_MEASURES
 from engcmp_assets.kernel.records import Missing, Role, Window
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows
 from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
@@ -29,10 +29,12 @@ DRIVERS = {"reference": 1, "llamacpp-prefill": 1, "llamacpp-decode": 1}
 CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
 
 
-def frozen_versions() -> dict[str, dict[str, Any]]:
-    """What a freeze covers by id and version."""
+def frozen_versions(declared: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """What a freeze covers by id and version; of the measures that were added later, those that the study has `declared`."""
     return {
-        "measures": {name: measure.version for name, measure in sorted(MEASURES.items())},
+        "measures": {
+            name: measure.version for name, measure in sorted(MEASURES.items()) if name not in ADDED or name in declared
+        },
         "drivers": dict(DRIVERS),
         "checkers": dict(CHECKERS),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from engcmp_assets.frozen_protocol.engine_settings import refuse_unknown_engines
 from engcmp_assets.kernel.iterations import (
     FROZEN_SUFFIX,
     Iteration,
@@ -46,7 +47,10 @@ def freeze_iteration(loaded: Study, name: str) -> str:
             where=where,
             remedy="take the line `declined` out of it to approve it",
         )
-    extended(loaded.base, sorted([*_others(loaded, name), own], key=lambda one: one.name), where=str(loaded.folder))
+    whole = extended(
+        loaded.base, sorted([*_others(loaded, name), own], key=lambda one: one.name), where=str(loaded.folder)
+    )
+    refuse_unknown_engines(whole, where=where)
     replace_visible(folder / f"{name}{FROZEN_SUFFIX}", canonical_bytes(document))
     arms = ", ".join(str(arm) for arm in own.arm_keys) or "no arm"
     return f"{study}: iteration {name} ({arms}) frozen as {document['frozen_sha256']}"

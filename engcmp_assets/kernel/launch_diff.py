@@ -56,9 +56,8 @@ def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
         LaunchDifference(name, a, b, declared=name.startswith("settings.") and name.endswith(".requested"))
         for name, a, b in _differing(_of_engine(first.facts), _of_engine(second.facts))
     ]
-    if first.spec.get("kind") == second.spec.get("kind"):
-        comparable = ""
-    else:
+    comparable: str | None = ""
+    if first.spec.get("kind") != second.spec.get("kind"):
         comparable = "environment." if all("environment" in side.facts for side in (first, second)) else None
     if comparable is not None:
         found = [_told(one) if one.name.startswith(comparable) else one for one in found]

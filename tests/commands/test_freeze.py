@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,31 @@ def test_an_iteration_that_does_not_fit_is_not_frozen(folder: Path, capsys: pyte
     assert "version of llamacpp 'b8672' exists already" in said
     assert str(folder / "iterations" / "x.toml") in said
     assert not (folder / "iterations" / "x.frozen.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'kind = "llamacpp"\n',
+            'kind = "llamacp"\n',
+            "no engine kind 'llamacp' runs as a process.*engines.llamacpp.kind.*llamacpp",
+        ),
+        (
+            'kind = "llamacpp"\nlabel = "llama.cpp"\nthreads = 2\ncontext_tokens = 512\nbatch_tokens = 512\nmicro_batch_tokens = 512\n',
+            'kind = "docker"\nlabel = "x"\nsettings = { api = "llama-server", comand = ["a"] }\n',
+            "settings of an engine of kind docker: comand.*engines.llamacpp.settings.*command",
+        ),
+    ],
+)
+def test_an_engine_that_no_kind_can_start_is_not_frozen(
+    folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
+) -> None:
+    path = folder / "protocol.toml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    before = everything(folder)
+    assert exit_code("amend", STUDY, "--because", "another engine") == 1
+    assert re.search(said, capsys.readouterr().err)
+    assert everything(folder) == before

@@ -114,3 +114,70 @@ def test_a_study_without_a_decode_path_has_no_launch_of_it(text: str) -> None:
     assert [one.path for one in launches_of(protocol)] == ["prefill", "prefill"]
     assert protocol.capture.runs("decode") == ()
     assert protocol.capture.decode_panels == ()
+
+
+def test_a_study_may_be_captured_on_the_decode_path_alone(text: str) -> None:
+    at = text.index("[capture.prefill]"), text.index("[capture.decode]")
+    alone = text[: at[0]] + text[at[1] :].replace('panels = ["pd"]', 'panels = ["pa", "pb", "pd"]', 1)
+    kept = (
+        alone.index("[[comparisons]]"),
+        alone.index("# ---------------------------------------------------------------- what comes later"),
+    )
+    pair = """[[comparisons]]
+pair_id = "x"
+label = "x"
+candidate = "q4_0/llamacpp@b11549"
+baseline = "q8_0/llamacpp@b11549"
+candidate_path = "decode"
+baseline_path = "decode"
+"""
+    protocol = parsed(alone[: kept[0]] + pair + alone[kept[1] :])
+    assert [protocol.capture.main_path(name) for name in protocol.panels] == ["decode"] * 3
+    assert protocol.capture.runs("decode") == ("1.1", "1.2") and protocol.capture.runs("prefill") == ()
+    assert [(launch.number, launch.path) for launch in launches_of(protocol)] == [(1, "decode")]
+    assert protocol.panels_of(protocol.comparisons[0]) == ("pa", "pb", "pd")
+
+
+def test_a_light_panel_has_the_measures_of_light_rows_and_no_others(text: str) -> None:
+    light = ('reference = "full"\n', 'reference = "full"\nkeep = "light"\n')
+    measures = (
+        'measures = ["kl_full", "nll", "top1", "entropy"]\nprimary = ["kl_full"]',
+        'measures = ["kl_top20", "nll"]\nprimary = ["kl_top20"]',
+    )
+    pairs = ('pair_measures = ["kl_pair_full", "rows_bit_identical"]', 'pair_measures = ["kl_pair20"]')
+    plan = parsed(text, light, measures, pairs).panels["pa"]
+    assert (plan.keep, plan.kl, plan.possible_of_pairs) == ("light", "kl_top20", ("kl_pair20",))
+    with pytest.raises(EngcmpError, match="panels.pa.measures names 'kl_full', which does not exist.*kl_top20"):
+        parsed(text, light)
+    with pytest.raises(EngcmpError, match="panels.pa.pair_measures names 'kl_pair_full'"):
+        parsed(text, light, measures)
+
+
+SERVER = """[engines.boxed]
+kind = "docker"
+label = "in a container"
+[engines.boxed.settings]
+api = "llama-server"
+[engines.boxed.versions.b1]
+source = "image"
+files = { library = "llamacpp-b11549" }
+[sources.image]
+image = "x/y"
+tag = "1"
+digest = "sha256:%s"
+license = "MIT"
+[[arms]]
+arm = "q4_0/boxed@b1"
+""" % ("0" * 64)  # noqa: UP031 - braces stand in the text
+PLACE = "# ---------------------------------------------------------------- what is measured"
+
+
+def test_a_server_engine_names_its_image_and_further_files_by_their_role(text: str) -> None:
+    protocol = parsed(text, (PLACE, SERVER + PLACE))
+    arm = protocol.require_arm("q4_0/boxed@b1")
+    assert protocol.roles_of(arm) == {"image": "image", "library": "llamacpp-b11549"}
+    assert protocol.roles_of(protocol.arm_keys[0]) == {"library": "llamacpp-b8672"}
+    with pytest.raises(EngcmpError, match="engines.boxed.versions.b1.files.library names 'nothing'"):
+        parsed(text, (PLACE, SERVER.replace('library = "llamacpp-b11549"', 'library = "nothing"') + PLACE))
+    with pytest.raises(EngcmpError, match="engines.boxed.threads: Extra inputs"):
+        parsed(text, (PLACE, SERVER.replace('label = "in a', 'threads = 2\nlabel = "in a') + PLACE))
