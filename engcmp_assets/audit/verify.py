@@ -13,7 +13,7 @@ from engcmp_assets.audit.claims import claim_problems
 from engcmp_assets.audit.event_claims import EventCounts, event_problems
 from engcmp_assets.audit.reached import Problem, Reached, Receipt, link_problems, reached_from_heads, shown
 from engcmp_assets.audit.recompute import recompute, recomputed
-from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
+from engcmp_assets.frozen_protocol.conformance import conformance_values, current_versions
 from engcmp_assets.frozen_protocol.freezing import check_versions, frozen_differences
 from engcmp_assets.kernel.progress import Progress, Say
 from engcmp_assets.kernel.protocol import PROTOCOL_FILE
@@ -94,7 +94,7 @@ def _protocol_problems(study: Study) -> list[Problem]:
     if found:
         return found
     try:
-        check_versions(study.frozen, frozen_versions(), conformance_values(), where=str(study.folder))
+        check_versions(study.frozen, current_versions(), conformance_values(), where=str(study.folder))
     except EngcmpError as error:
         return [Problem(str(study.folder / FROZEN_FILE), str(error))]
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
+from engcmp_assets.frozen_protocol.conformance import frozen_values, frozen_versions
 from engcmp_assets.frozen_protocol.engine_settings import refuse_unknown_engines
 from engcmp_assets.frozen_protocol.freezing import frozen_differences, frozen_document
 from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration, stranded
@@ -80,7 +80,7 @@ def amend(study: str, because: str) -> None:
 
 def _is_unchanged(study: Study, frozen: Mapping[str, Any]) -> bool:
     """Whether a freeze made now would differ from `frozen` in nothing but its amendments."""
-    now = frozen_document(study.folder.name, study.files, frozen_versions(), conformance_values())
+    now = frozen_document(study.folder.name, study.files, *_covered(study))
     return all(now[part] == frozen.get(part) for part in ("files", "versions", "conformance"))
 
 
@@ -100,9 +100,14 @@ def _with_prompts(loaded: Study) -> Study:
     return study
 
 
+def _covered(study: Study) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """What the freeze covers beside the files: versions, and values on the conformance vector."""
+    return frozen_versions(study.base), frozen_values(study.base)
+
+
 def _write_freeze(study: Study, *, amendments: list[dict[str, Any]]) -> None:
     name = study.folder.name
-    document = frozen_document(name, study.files, frozen_versions(), conformance_values(), amendments)
+    document = frozen_document(name, study.files, *_covered(study), amendments)
     replace_visible(study.folder / FROZEN_FILE, canonical_bytes(document))
     click.echo(f"{name}: {len(document['files'])} files frozen as {document['frozen_sha256']}")
     for iteration in stranded(load_study(name)):

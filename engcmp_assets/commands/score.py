@@ -16,10 +16,14 @@ from typing import Any
 import click
 import numpy as np
 
-from engcmp_assets.file_scores.documents import Keys, arm_document, keys_of, pair_document
-from engcmp_assets.file_scores.reading import REFERENCE, Scored, measures_of, score_files
+from engcmp_assets.file_scores.documents import arm_document, pair_document
+from engcmp_assets.file_scores.figures import Keys, keys_of
+from engcmp_assets.file_scores.gaps import gap_document
+from engcmp_assets.file_scores.measuring import REFERENCE
+from engcmp_assets.file_scores.reading import Scored, score_files
 from engcmp_assets.file_scores.request import PairOf, Request, request
-from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.file_scores.reviewing import Repeats
+from engcmp_assets.kernel.measures import DISTANCES, MEASURES
 from engcmp_assets.kernel.panel_files import parse_panel_file
 from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.receipts import Column
@@ -32,6 +36,7 @@ from engcmp_resources.canonical import canonical_bytes, parse_json, sha256_bytes
 from engcmp_resources.disk import disk_errors, make_folder, replace_visible, sync_folder
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.row_layouts.finding import find_rows
+from engcmp_resources.row_layouts.known_digests import known_sha256
 
 OUTSIDE = 3
 _PRESETS = {"panel": PANEL, "paired-bar": PAIRED_BAR}
@@ -65,6 +70,13 @@ _MB = 10**6
     "--repeat", "repeats", multiple=True, metavar="A,A2", help="A2 is the same arm measured again: the floor."
 )
 @click.option(
+    "--gap",
+    "gaps",
+    multiple=True,
+    metavar="BASE,CANDIDATE,SETTING",
+    help="How much of the gap from BASE to CANDIDATE closes with SETTING.",
+)
+@click.option(
     "--preset", type=click.Choice(sorted(_PRESETS)), default="panel", show_default=True, help="How intervals resample."
 )
 @click.option(
@@ -77,15 +89,16 @@ _MB = 10**6
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the results: a new or empty one."
 )
 def score(
-    *, panel_file: Path, reference: Path | None, arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str], preset: str,
-    jobs: int, hash_inputs: bool, out: Path,
+    *, panel_file: Path, reference: Path | None, arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str], gaps: Sequence[str],
+    preset: str, jobs: int, hash_inputs: bool, out: Path,
 ) -> None:  # fmt: skip
     """Score row files against a reference, and compare arms: rows, figures, differences and tails, in OUT.
 
-    Rows may be full (float32, float16, bfloat16), a teacher file, a probe dump, or top-K for the reference; what a folder holds is told
-    from its files. The first measure over all rows is the declared look, all others are judged at their Bonferroni level.
+    Rows may be full (float32, float16, bfloat16), a teacher file, a probe dump, light (an API's top 20 and the actual token, in Parquet),
+    or top-K for the reference; what a folder holds is told from its files. The first measure over all rows is the declared look, all
+    others are judged at their Bonferroni level.
     """
-    asked = request(_named(arms), pairs, repeats)
+    asked = request(_named(arms), pairs, repeats, gaps)
     out = out.resolve()
     _refuse_taken(out)
     panel_bytes = _bytes_of(panel_file)
@@ -102,6 +115,8 @@ def score(
     for pair in asked.pairs:
         document = json.loads(files[pair.file_name])
         click.echo(f"{pair}: {document['measures'][document['declared']['primary']]['sentence']}")
+    for gap in asked.gaps:
+        click.echo(_gap_sentence(str(gap), json.loads(files[gap.file_name])))
     click.echo(f"{panel.rows:,} rows of {_arms(len(asked.arms))} scored; results are in {out}")
 
 
@@ -141,8 +156,9 @@ def bar(candidate: Path, baseline: Path, full: bool, across_engines: bool) -> in
     kl = next((name for name in ("kl_full", "kl_coarse") if name in one and name in two), None)
     if kl is None or "top1" not in one:
         raise EngcmpError(
-            "no KL from a reference in the row files", where=str(candidate), remedy="score with a reference"
-        )
+            "no KL from a reference over its whole vocabulary or its top K in the row files", where=str(candidate),
+            remedy="score full rows with a reference: the bar's margins are not those of a KL over an engine's top 20",
+        )  # fmt: skip
     found = paired_bar(
         candidate_top1=one["top1"], baseline_top1=two["top1"], candidate_kl=one[kl], baseline_kl=two[kl],
         windows=one["window_id"], roles=one["role"], same_engine=not across_engines,
@@ -200,6 +216,16 @@ def _progress(panel: Panel, what: str, unit: str, total: int) -> Progress:
     return Progress(stderr_line, f"score {panel.panel}{what}", unit, total, time.monotonic_ns)
 
 
+def _gap_sentence(gap: str, document: Mapping[str, Any]) -> str:
+    name = document["declared"]["primary"]
+    own = document["gap_closed"][name]
+    if own["value"] is None:
+        return f"{gap}: gap closed by {name}: none, {own['reason']}."
+    ends = own["interval95"]
+    interval = own["reason"] if ends is None else f"95 % interval {ends[0]:+.4g} to {ends[1]:+.4g}"
+    return f"{gap}: gap closed by {name}: {own['value']:.4g} of 1 ({interval})."
+
+
 def _arms(count: int) -> str:
     return f"{count} arm{'s' * (count > 1)}"
 
@@ -209,14 +235,17 @@ def _results(
 ) -> dict[str, bytes]:
     """Every file of the results, by its name."""
     keys, files = keys_of(panel), {}
-    progress = _progress(panel, ": intervals", "documents", len(asked.arms) + len(asked.pairs))
+    again = Repeats(asked.repeats, scored.pairs, scored.chunks)
+    progress = _progress(panel, ": intervals", "documents", len(asked.arms) + len(asked.pairs) + len(asked.gaps))
     for number, name in enumerate(asked.arms):
         progress.update(number, f"{name}.json")
         rows, measures = f"{name}.rows.parquet", scored.measures[name]
-        columns, table = _rows_table(panel, keys, measures)
+        columns, table = _rows_table(keys, measures)
         files[rows] = parquet_bytes(columns, table)
         own = [one for owner in ("panel", REFERENCE, name) for one in inputs.get(owner, [])]
-        document = arm_document(panel, name, keys, measures, preset=preset, inputs=own)
+        document = arm_document(
+            panel, name, keys, measures, preset=preset, inputs=own, lacking=scored.lacking[name], repeats=again
+        )
         files[f"{name}.json"] = canonical_bytes(document | {"alignment": plain(scored.alignment[name])})
         if panel.reference != "none":
             files[f"tails/{name}.json"] = _tails(table, Path(rows), sha256_bytes(files[rows]))
@@ -226,9 +255,13 @@ def _results(
             progress.update(number, f"{pair.file_name}, {place}")
 
         found = pair_document(
-            pair, keys, scored.measures, repeats=asked.repeats, distances=scored.pairs, preset=preset, progress=say
-        )
+            pair, keys, scored.measures, repeats=asked.repeats, distances=scored.pairs, preset=preset, progress=say,
+            lacking=scored.lacking, not_of_pair=scored.not_of_pair, chunks=scored.chunks,
+        )  # fmt: skip
         files[pair.file_name] = canonical_bytes(found)
+    for number, gap in enumerate(asked.gaps, len(asked.arms) + len(asked.pairs)):
+        progress.update(number, gap.file_name)
+        files[gap.file_name] = canonical_bytes(gap_document(gap, keys, scored.measures, preset=preset))
     return files
 
 
@@ -251,10 +284,10 @@ def _publish(out: Path, files: Mapping[str, bytes]) -> None:
         sync_folder(out.parent)
 
 
-def _rows_table(panel: Panel, keys: Keys, measures: Mapping[str, Any]) -> tuple[tuple[Column, ...], dict[str, Any]]:
+def _rows_table(keys: Keys, measures: Mapping[str, Any]) -> tuple[tuple[Column, ...], dict[str, Any]]:
     """A line for each row: where it is, its measures, and of the reference what derived measures need."""
     extra = (_CONFIDENCE,) if _CONFIDENCE.name in measures else ()
-    columns = (*_KEYS, *(measure_column(name) for name in measures_of(panel)), *extra)
+    columns = (*_KEYS, *(measure_column(name) for name in measures if name in MEASURES), *extra)
     own = {column.name: getattr(keys, column.name) for column in _KEYS}
     return columns, own | {column.name: measures[column.name] for column in columns if column not in _KEYS}
 
@@ -298,12 +331,12 @@ def _same_rows(candidate: Path, baseline: Path) -> tuple[dict[str, Any], dict[st
 
 def _tails(table: Mapping[str, Any], path: Path, sha256: str) -> bytes:
     """The tails of a row file, as canonical JSON."""
-    kl = next((name for name in ("kl_full", "kl_coarse") if name in table), None)
+    kl = next((name for name in DISTANCES if name in table), None)
     if kl is None:
         raise EngcmpError("no KL from a reference", where=str(path), remedy="score with a reference")
     names = ("window_id", "position", "next_token", "block", "bucket")
     rows = [TailRow(*one) for one in zip(*(table[name].tolist() for name in names), strict=True)]
-    return canonical_bytes(plain(tail_statistics(table[kl], rows, row_file_sha256=sha256)))
+    return canonical_bytes({"measure": kl} | plain(tail_statistics(table[kl], rows, row_file_sha256=sha256)))
 
 
 def _differences(published: Any, found: Any, place: str = "") -> Iterator[str]:
@@ -330,7 +363,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _inputs(panel: Panel, files: Mapping[str, Mapping[str, int]], *, hashed: bool) -> dict[str, list[dict[str, Any]]]:
-    """The files that were read, by what they are of."""
+    """The files that were read, by what they are of; `sha256_from` says whether a digest was read from the file or only said of it."""
     total = sum(size for own in files.values() for size in own.values())
     progress, done = _progress(panel, ": hashing", "MB", total // _MB), 0
     found: dict[str, list[dict[str, Any]]] = {}
@@ -338,8 +371,9 @@ def _inputs(panel: Panel, files: Mapping[str, Mapping[str, int]], *, hashed: boo
         for path, size in sorted(own.items()):
             if hashed:
                 progress.update(done // _MB, Path(path).name)
-            digest = _digest(Path(path)) if hashed else None
-            found.setdefault(owner, []).append({"name": Path(path).name, "of": owner, "bytes": size, "sha256": digest})
+            digest, source = (_digest(Path(path)), "the file") if hashed else known_sha256(Path(path)) or (None, None)
+            own_entry = {"name": Path(path).name, "of": owner, "bytes": size, "sha256": digest, "sha256_from": source}
+            found.setdefault(owner, []).append(own_entry)
             done += size
     return found
 

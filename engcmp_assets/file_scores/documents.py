@@ -2,75 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from engcmp_assets.file_scores.figures import (
+    LEVEL,
+    Bools,
+    Float64,
+    Keys,
+    Measures,
+    derived_figure,
+    ends_of,
+    figure_of,
+    no_figure,
+    number_of,
+    reason_of,
+    runs_of,
+    shared_measures,
+)
+from engcmp_assets.file_scores.measuring import REST_IS_FLOOR
 from engcmp_assets.file_scores.request import PairOf, Side
+from engcmp_assets.file_scores.reviewing import Chunks, Repeats, review_of_arm, review_of_pair
+from engcmp_assets.kernel.derived_figures import ratio_of_means, relative_difference
 from engcmp_assets.kernel.differences import Comparison, compare
-from engcmp_assets.kernel.floors import Floor, RunValues, floor, floor_document
-from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.records import Interval, Missing, Panel, plain
+from engcmp_assets.kernel.floors import Floor, floor, floor_document
+from engcmp_assets.kernel.looks import different_populations
+from engcmp_assets.kernel.measures import DISTANCES, MEASURES
+from engcmp_assets.kernel.records import Missing, Panel, plain
 from engcmp_assets.kernel.review.confounding import confounded_buckets
 from engcmp_assets.kernel.review.outliers import carrying_windows
-from engcmp_assets.kernel.uncertainty import Kind, Preset, population_mean
+from engcmp_assets.kernel.uncertainty import Preset
 
 ARM_SCHEMA, PAIR_SCHEMA = "engcmp.score.arm/1", "engcmp.score.pair/1"
-Float64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Measures = Mapping[str, Float64]
+Reasons = Mapping[str, Missing]
 _CONFIDENT = {"top1_confident50": 0.5, "top1_confident90": 0.9}
-_LEVEL = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """What is known of each row of a panel, arrays [rows], in the panel's order: window by window, position by position."""
-
-    window_id: npt.NDArray[Any]
-    position: npt.NDArray[np.int64]
-    next_token: npt.NDArray[np.int64]
-    role: npt.NDArray[Any]
-    cluster: npt.NDArray[Any]
-    block: npt.NDArray[Any]
-    bucket: npt.NDArray[Any]
-
-    @property
-    def rows(self) -> int:
-        return len(self.position)
-
-    def named(self, column: str) -> Iterator[tuple[str, Bools]]:
-        """Each value of a column, and the rows that have it, in the order of the names."""
-        values = getattr(self, column)
-        for name in sorted(set(values.tolist())):
-            yield name, values == name
-
-
-def keys_of(panel: Panel) -> Keys:
-    """The rows of a panel."""
-    windows = panel.windows
-
-    def spread(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([np.repeat(getattr(window, name), len(window.positions)) for window in windows])
-
-    return Keys(
-        spread("window_id"),
-        np.concatenate([np.asarray(window.positions, dtype=np.int64) for window in windows]),
-        np.concatenate([np.asarray(window.next_tokens, dtype=np.int64) for window in windows]),
-        np.concatenate([np.asarray(window.roles) for window in windows]),
-        spread("cluster"),
-        spread("block"),
-        spread("bucket"),
-    )
+_SURE = 0.9
+_OF_TOP_20 = ("kl_top20", "kl_pb20", "kl_pair20")
 
 
 def with_derived(measures: Measures) -> dict[str, tuple[Float64, Bools]]:
     """Every measure that the rows give, each with the rows that it is of: those of single rows, and those made of them.
 
-    `top1_confident50` and `_90` are of the rows whose reference gives its first choice at least that probability.
+    `top1_confident50`, `_90` and `confident90_misses_per_1000` are of the rows whose reference gives its first choice at least that
+    probability; `confident90_misses_per_1000_of_all` counts the same misses among all rows.
     """
     rows = len(next(iter(measures.values())))
     every = np.ones(rows, dtype=np.bool_)
@@ -80,20 +56,39 @@ def with_derived(measures: Measures) -> dict[str, tuple[Float64, Bools]]:
     confidence = measures.get("reference_top_probability")
     if confidence is not None:
         found |= {name: (measures["top1"], confidence >= least) for name, least in _CONFIDENT.items()}
+        misses, sure = 1000.0 * (1.0 - measures["top1"]), confidence >= _SURE
+        found["confident90_misses_per_1000"] = (misses, sure)
+        found["confident90_misses_per_1000_of_all"] = (misses * sure, every)
     return found
 
 
 def arm_document(
-    panel: Panel, arm: str, keys: Keys, measures: Measures, *, preset: Preset, inputs: Sequence[Mapping[str, Any]]
+    panel: Panel,
+    arm: str,
+    keys: Keys,
+    measures: Measures,
+    *,
+    preset: Preset,
+    inputs: Sequence[Mapping[str, Any]],
+    lacking: Reasons | None = None,
+    repeats: Repeats | None = None,
 ) -> dict[str, Any]:
-    """`<arm>.json`: every measure over all rows, with its interval; and its means by window, block, bucket and role."""
+    """`<arm>.json`: every measure over all rows, with its interval; and its means by window, block, bucket and role.
+
+    `lacking` are measures that its rows cannot give: they stand among the others, with their reasons and no number.
+    """
     columns = with_derived(measures)
 
     def figures(chosen: Bools) -> dict[str, Any]:
-        return {
-            name: _figure(name, values[chosen & of], keys.cluster[chosen & of], preset)
+        found = {
+            name: figure_of(name, values[chosen & of], keys.cluster[chosen & of], preset)
             for name, (values, of) in columns.items()
         }
+        for name in set(found) & set(_OF_TOP_20):
+            found[name] |= _at_the_floor(measures, chosen)
+        if {"entropy", "excess_entropy"} <= set(measures):
+            found["entropy_ratio"] = _entropy_ratio(measures, chosen, keys, preset)
+        return found | {name: no_figure(why) for name, why in (lacking or {}).items()}
 
     return {
         "schema": ARM_SCHEMA,
@@ -111,6 +106,7 @@ def arm_document(
             f"by_{column}": {name: figures(chosen) for name, chosen in keys.named(column)}
             for column in ("block", "bucket", "role")
         },
+        "review": review_of_arm(arm, keys, measures, preset=preset, level=LEVEL, repeats=repeats),
         "inputs": [dict(one) for one in inputs],
     }
 
@@ -123,29 +119,32 @@ def pair_document(
     repeats: Mapping[str, Sequence[str]],
     distances: Mapping[tuple[str, str], Measures],
     preset: Preset,
+    lacking: Mapping[str, Reasons] | None = None,
+    not_of_pair: Mapping[tuple[str, str], Reasons] | None = None,
+    chunks: Chunks | None = None,
     progress: Callable[[str], None] = lambda _place: None,
 ) -> dict[str, Any]:
     """`<a>-vs-<b>.json`: difference = b - a, measure by measure; the headline look is the first measure over all rows.
 
-    All other looks share one error rate, and are judged at its Bonferroni level. `distances` are of pairs of single arms. `progress` is
-    told which rows are looked at.
+    All other looks share one error rate, and are judged at its Bonferroni level. `distances` are of pairs of single arms, and
+    `not_of_pair` those that a pair does not have; `lacking` says the same of single arms. `progress` is told which rows are looked at.
     """
-    shared = [name for name in measures[pair.a.arms[0]] if name in measures[pair.b.arms[0]] and name in MEASURES]
+    shared = shared_measures([*pair.a.arms, *pair.b.arms], measures)
     populations = [
         ("", "", np.ones(keys.rows, dtype=np.bool_)),
         *(("block", name, chosen) for name, chosen in keys.named("block")),
         *(("bucket", name, chosen) for name, chosen in keys.named("bucket")),
     ]
-    family = len(shared) * len(populations)
+    family = len(shared) * different_populations([chosen for *_, chosen in populations])
 
     def floor_of(side: Side, name: str, chosen: Bools, clusters: list[str]) -> Floor:
-        runs = _runs(Side(_with_repeats(side, repeats)), measures, name, chosen)
-        return floor(runs, clusters, preset=preset, level=_LEVEL)
+        runs = runs_of(Side(_with_repeats(side, repeats)), measures, name, chosen)
+        return floor(runs, clusters, preset=preset, level=LEVEL)
 
     def look(name: str, chosen: Bools, clusters: list[str], *, primary: bool) -> dict[str, Any]:
-        b, a = (_runs(side, measures, name, chosen) for side in (pair.b, pair.a))
+        b, a = (runs_of(side, measures, name, chosen) for side in (pair.b, pair.a))
         result = compare(
-            b, a, clusters, preset=preset, primary=primary, family=family, level=_LEVEL, measure=name,
+            b, a, clusters, preset=preset, primary=primary, family=family, level=LEVEL, measure=name,
             floors=(floor_of(pair.b, name, chosen, clusters), floor_of(pair.a, name, chosen, clusters)),
         )  # fmt: skip
         return _look(pair, result, repeats)
@@ -166,46 +165,57 @@ def pair_document(
         "measures": whole,
         "by_block": by["block"],
         "by_bucket": by["bucket"],
-        "apart": _apart(pair, repeats, distances, keys, preset),
+        "missing": {
+            name: why.as_json()
+            for arm in (*pair.a.arms, *pair.b.arms)
+            for name, why in (lacking or {}).get(arm, {}).items()
+        },
+        "derived": _derived(pair, keys, measures, shared, preset),
+        "apart": _apart(pair, repeats, (distances, not_of_pair or {}), keys, preset),
         "confounds": _confounds(pair, keys, measures, shared[0], preset),
         "carried_by": _carried(pair, keys, measures, shared[0], preset),
-        "declared": {"primary": shared[0], "looks": family, "level": _LEVEL, "preset": plain(preset)},
+        "review": review_of_pair(
+            pair, keys, measures, preset=preset, level=LEVEL, repeats=Repeats(repeats, distances, chunks or {})
+        ),
+        "declared": {"primary": shared[0], "looks": family, "level": LEVEL, "preset": plain(preset)},
     }
 
 
-def _figure(name: str, values: Float64, clusters: npt.NDArray[Any], preset: Preset) -> dict[str, Any]:
-    kind: Kind = "proportion" if MEASURES[name].unit == "share of rows" else "mean"
-    found = population_mean(values, clusters.tolist(), preset=preset, level=_LEVEL, kind=kind)
+def _derived(
+    pair: PairOf, keys: Keys, measures: Mapping[str, Measures], shared: Sequence[str], preset: Preset
+) -> dict[str, Any]:
+    """The difference as a share of a's own distance, and the ratio of b's distance to a's, of every distance from the reference."""
+    every, clusters = np.ones(keys.rows, dtype=np.bool_), keys.cluster.tolist()
+    found: dict[str, Any] = {"relative_difference": {}, "distance_ratio": {}}
+    for name in (one for one in shared if one in DISTANCES):
+        b, a = (runs_of(side, measures, name, every).per_row for side in (pair.b, pair.a))
+        for kind, of in (("relative_difference", relative_difference), ("distance_ratio", ratio_of_means)):
+            found[kind][name] = derived_figure(of(b, a, clusters, preset=preset, level=LEVEL))
+    none = Missing("the two arms have no distance from a reference in common").as_json()
+    return {kind: own or none for kind, own in found.items()}
+
+
+def _entropy_ratio(measures: Measures, chosen: Bools, keys: Keys, preset: Preset) -> dict[str, Any]:
+    own = measures["entropy"][chosen]
+    clusters = keys.cluster[chosen].tolist()
+    ratio = ratio_of_means(own, own - measures["excess_entropy"][chosen], clusters, preset=preset, level=LEVEL)
+    found = derived_figure(ratio)
     return {
-        "mean": _number(found.value),
-        "interval95": _ends(found.interval),
-        "rows": found.rows,
-        "clusters": found.clusters,
-        "reason": _reason(found.value, found.interval),
+        "mean": found["value"],
+        "interval95": found["interval95"],
+        "rows": len(own),
+        "clusters": len(set(clusters)),
+        "reason": found["reason"],
     }
 
 
-def _reason(*found: float | Interval | Missing) -> str | None:
-    """Why the first one that is missing is; None where none is."""
-    return next((one.reason for one in found if isinstance(one, Missing)), None)
-
-
-def _number(value: float | Missing) -> float | None:
-    """None where there is none: the reason stands beside it."""
-    return None if isinstance(value, Missing) else value
-
-
-def _ends(interval: Interval | Missing) -> list[float] | None:
-    return None if isinstance(interval, Missing) else [interval.low, interval.high]
+def _at_the_floor(measures: Measures, chosen: Bools) -> dict[str, int]:
+    """How many of the rows have top probabilities that sum to 1 or more, so that their rest is the smallest positive float32."""
+    return {"rows_at_rest_floor": int(measures[REST_IS_FLOOR][chosen].sum())} if REST_IS_FLOOR in measures else {}
 
 
 def _mean(values: Float64) -> float:
     return float(np.mean(values))
-
-
-def _runs(side: Side, measures: Mapping[str, Measures], name: str, chosen: Bools) -> RunValues:
-    values = np.stack([measures[arm][name][chosen] for arm in side.arms])
-    return RunValues(tuple(f"1.{number}" for number in range(1, len(side.arms) + 1)), values)
 
 
 def _with_repeats(side: Side, repeats: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -229,11 +239,11 @@ def _look(pair: PairOf, result: Comparison, repeats: Mapping[str, Sequence[str]]
     left_out, moving = result.leave_one_cluster_out, result.most_moving_cluster
     floors = ((pair.b, result.candidate_floor), (pair.a, result.baseline_floor))
     return {
-        "difference": _number(result.difference.value),
-        "interval95": _ends(result.interval95),
-        "bonferroni": _ends(result.interval_bonferroni),
+        "difference": number_of(result.difference.value),
+        "interval95": ends_of(result.interval95),
+        "bonferroni": ends_of(result.interval_bonferroni),
         "clusters": result.difference.clusters,
-        "reason": _reason(result.difference.value, result.interval95, result.interval_bonferroni),
+        "reason": reason_of(result.difference.value, result.interval95, result.interval_bonferroni),
         "verdict": result.verdict.word,
         "sentence": result.verdict.sentence,
         "bound": plain(result.bound),
@@ -245,7 +255,7 @@ def _look(pair: PairOf, result: Comparison, repeats: Mapping[str, Sequence[str]]
         "against_each_run": [
             {
                 "arm": _arm_of_run(one.run, pair.a.arms),
-                "difference": _number(one.difference.value),
+                "difference": number_of(one.difference.value),
                 "stands": one.stands,
             }
             for one in result.against_each_run
@@ -254,13 +264,22 @@ def _look(pair: PairOf, result: Comparison, repeats: Mapping[str, Sequence[str]]
 
 
 def _apart(
-    pair: PairOf, repeats: Mapping[str, Sequence[str]], distances: Mapping[tuple[str, str], Measures], keys: Keys, preset: Preset
-) -> dict[str, Any]:  # fmt: skip
+    pair: PairOf,
+    repeats: Mapping[str, Sequence[str]],
+    known: tuple[Mapping[tuple[str, str], Measures], Mapping[tuple[str, str], Reasons]],
+    keys: Keys,
+    preset: Preset,
+) -> dict[str, Any]:
     """How far the rows of the first arms are from each other, beside the same between an arm and its repeats."""
-    clusters = keys.cluster
+    clusters, (distances, missing) = keys.cluster, known
+    every = np.ones(keys.rows, dtype=np.bool_)
 
     def of(one: tuple[str, str]) -> dict[str, Any]:
-        return {name: _figure(name, values, clusters, preset) for name, values in distances[one].items()}
+        own = {name: values for name, values in distances[one].items() if name in MEASURES}
+        found = {name: figure_of(name, values, clusters, preset) for name, values in own.items()}
+        for name in set(found) & set(_OF_TOP_20):
+            found[name] |= _at_the_floor(distances[one], every)
+        return found | {name: no_figure(why) for name, why in missing.get(one, {}).items()}
 
     own = [(arm, again) for side in (pair.a, pair.b) for arm in side.arms[:1] for again in repeats.get(arm, ())]
     return {
@@ -275,21 +294,21 @@ def _confounds(
     """Buckets whose rows come from one block: a trend over buckets would be a difference between blocks."""
     differences = _difference(pair, measures, name)
     found = confounded_buckets(
-        differences, keys.cluster, blocks=keys.block, buckets=keys.bucket, preset=preset, level=_LEVEL
+        differences, keys.cluster, blocks=keys.block, buckets=keys.bucket, preset=preset, level=LEVEL
     )
     return [plain(one) for one in found]
 
 
 def _carried(pair: PairOf, keys: Keys, measures: Mapping[str, Measures], name: str, preset: Preset) -> Any:
     """Whether one window carries the result."""
-    b, a = (_runs(side, measures, name, np.ones(keys.rows, dtype=np.bool_)).per_row for side in (pair.b, pair.a))
+    b, a = (runs_of(side, measures, name, np.ones(keys.rows, dtype=np.bool_)).per_row for side in (pair.b, pair.a))
     found = carrying_windows(
-        b, a, windows=keys.window_id, positions=keys.position, clusters=keys.cluster, preset=preset, level=_LEVEL
+        b, a, windows=keys.window_id, positions=keys.position, clusters=keys.cluster, preset=preset, level=LEVEL
     )
     return plain(found)
 
 
 def _difference(pair: PairOf, measures: Mapping[str, Measures], name: str) -> Float64:
     every = np.ones(len(measures[pair.a.arms[0]][name]), dtype=np.bool_)
-    b, a = (_runs(side, measures, name, every).per_row for side in (pair.b, pair.a))
+    b, a = (runs_of(side, measures, name, every).per_row for side in (pair.b, pair.a))
     return b - a

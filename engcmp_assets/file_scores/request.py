@@ -44,12 +44,32 @@ class PairOf:
 
 
 @dataclass(frozen=True, slots=True)
+class GapOf:
+    """How much of the gap from a baseline to a candidate a setting of the candidate closes."""
+
+    baseline: Side
+    candidate: Side
+    setting: Side
+
+    def __str__(self) -> str:
+        return f"{self.baseline},{self.candidate},{self.setting}"
+
+    @property
+    def file_name(self) -> str:
+        return f"gap-{self.baseline.file_name}-{self.candidate.file_name}-{self.setting.file_name}.json"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """Which arms there are, which pairs are compared, and which arms are repeats of which (`repeats`: arm to its repeats)."""
+    """Which arms there are, which pairs are compared, and which arms are repeats of which (`repeats`: arm to its repeats).
+
+    `gaps` are of three arms each.
+    """
 
     arms: tuple[str, ...]
     pairs: tuple[PairOf, ...]
     repeats: dict[str, tuple[str, ...]]
+    gaps: tuple[GapOf, ...] = ()
 
     def row_pairs(self) -> tuple[tuple[str, str], ...]:
         """The pairs of single arms whose rows are held against each other: of each pair its first arms, and of each repeat."""
@@ -58,8 +78,8 @@ class Request:
         return tuple(dict.fromkeys(wanted))
 
 
-def request(arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str]) -> Request:
-    """Parse the options: `arms` are names, `pairs` as `A,B` or `mean(A,A2),B`, `repeats` as `A,A2`.
+def request(arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str], gaps: Sequence[str] = ()) -> Request:
+    """Parse the options: `arms` are names, `pairs` as `A,B` or `mean(A,A2),B`, `repeats` as `A,A2`, `gaps` as `BASE,CANDIDATE,SETTING`.
 
     Raises EngcmpError that names the option for an arm that is not there, or is twice, for two results of one file name, and for anything
     that cannot be read.
@@ -79,7 +99,7 @@ def request(arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str]) -
         if len(names) < _TWO:
             raise EngcmpError(f"--repeat {text!r} names one arm", remedy="write --repeat ARM,ITS_REPEAT")
         again[names[0]] = tuple(dict.fromkeys((*again.get(names[0], ()), *names[1:])))
-    asked = Request(tuple(arms), parsed, again)
+    asked = Request(tuple(arms), parsed, again, tuple(dict.fromkeys(_gap(text, arms) for text in gaps)))
     _refuse_shared_files(asked)
     return asked
 
@@ -88,7 +108,8 @@ def _refuse_shared_files(asked: Request) -> None:
     """Raise EngcmpError for results that would lie in one file, also where a file system takes no note of capitals."""
     seen: dict[str, str] = {}
     names = [(f"{arm}.json", f"arm {arm}") for arm in asked.arms]
-    for name, owner in [*names, *((pair.file_name, f"pair {pair}") for pair in asked.pairs)]:
+    names += [(pair.file_name, f"pair {pair}") for pair in asked.pairs]
+    for name, owner in [*names, *((gap.file_name, f"gap {gap}") for gap in asked.gaps)]:
         if len(name) > _MOST_NAME:
             raise EngcmpError(
                 f"{owner}: its file's name would have {len(name)} characters", remedy="give shorter names to the arms"
@@ -101,15 +122,27 @@ def _refuse_shared_files(asked: Request) -> None:
 
 
 def _pair(text: str, arms: Sequence[str]) -> PairOf:
-    match = re.fullmatch(r"(mean\([^()]*\)|[^,()]+),(mean\([^()]*\)|[^,()]+)", text.replace(" ", ""))
-    if match is None:
-        raise EngcmpError(f"--pair {text!r} cannot be read", remedy="write --pair A,B or --pair 'mean(A,A2),B'")
-    a, b = (_side(part, arms, f"--pair {text}") for part in match.groups())
+    a, b = _sides(text, arms, "--pair", "--pair A,B or --pair 'mean(A,A2),B'", count=2)
     if a == b:
         raise EngcmpError(
             f"--pair {text!r} compares an arm with itself", remedy="name two arms; for repeats use --repeat"
         )
     return PairOf(a, b)
+
+
+def _gap(text: str, arms: Sequence[str]) -> GapOf:
+    sides = _sides(text, arms, "--gap", "--gap BASE,CANDIDATE,SETTING", count=3)
+    if len(set(sides)) != len(sides):
+        raise EngcmpError(f"--gap {text!r} names an arm twice", remedy="name three arms: --gap BASE,CANDIDATE,SETTING")
+    return GapOf(*sides)
+
+
+def _sides(text: str, arms: Sequence[str], option: str, example: str, *, count: int) -> list[Side]:
+    side = r"(mean\([^()]*\)|[^,()]+)"
+    match = re.fullmatch(",".join([side] * count), text.replace(" ", ""))
+    if match is None:
+        raise EngcmpError(f"{option} {text!r} cannot be read", remedy=f"write {example}")
+    return [_side(part, arms, f"{option} {text}") for part in match.groups()]
 
 
 def _side(text: str, arms: Sequence[str], option: str) -> Side:

@@ -6,7 +6,8 @@ A changed definition shows here as another value; together with the declared ver
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import numpy.typing as npt
 
 from engcmp_assets.kernel.differences import compare
 from engcmp_assets.kernel.floors import RunValues
+from engcmp_assets.kernel.light_measures import light_of, pair_kl20, score_light
 from engcmp_assets.kernel.measures import ADDED, MEASURES, ROW_MEASURES
+from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.records import Missing, Role, Window
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows
 from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
@@ -26,18 +29,44 @@ from engcmp_resources.errors import EngcmpError
 _ROWS, _VOCAB, _CLUSTERS = 96, 64, 12
 # Declared versions of what is neither a measure nor a step: raise one when its result changes.
 DRIVERS = {"reference": 1, "llamacpp-prefill": 1, "llamacpp-decode": 1}
+# Of the kinds that are servers, by their name in a protocol.
+SERVER_DRIVERS = {
+    "docker": 1, "llama-server": 1, "vllm": 1, "sglang": 1, "external": 1, "cuteafd": 1, "vllm-fork": 1,
+}  # fmt: skip
 CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
 
 
-def frozen_versions(declared: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """What a freeze covers by id and version; of the measures that were added later, those that the study has `declared`."""
+def current_versions() -> dict[str, dict[str, Any]]:
+    """All that this code has, by id and version: what a freeze is held against."""
     return {
-        "measures": {
-            name: measure.version for name, measure in sorted(MEASURES.items()) if name not in ADDED or name in declared
-        },
-        "drivers": dict(DRIVERS),
+        "measures": {name: measure.version for name, measure in sorted(MEASURES.items())},
+        "drivers": DRIVERS | SERVER_DRIVERS,
         "checkers": dict(CHECKERS),
     }
+
+
+def frozen_versions(protocol: Protocol) -> dict[str, dict[str, Any]]:
+    """What a freeze of this protocol covers by id and version.
+
+    Of the measures and drivers that came after the first studies were frozen only those that it uses: a study that uses none of them can
+    be frozen again to the same hash.
+    """
+    kinds = {engine.kind for engine in protocol.engines.values()}
+    left_out = (ADDED - _declared(protocol)) | (set(SERVER_DRIVERS) - kinds)
+    return {
+        table: {name: version for name, version in entries.items() if name not in left_out}
+        for table, entries in current_versions().items()
+    }
+
+
+def frozen_values(protocol: Protocol) -> dict[str, float]:
+    """The values on the conformance vector that a freeze of this protocol keeps."""
+    left_out = {f"mean {name}" for name in ADDED - _declared(protocol)}
+    return {name: value for name, value in conformance_values().items() if name not in left_out}
+
+
+def _declared(protocol: Protocol) -> set[str]:
+    return {name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures)}
 
 
 @functools.cache
@@ -49,6 +78,7 @@ def conformance_values() -> Mapping[str, float]:
     values: dict[str, float] = {f"mean {name}": float(np.mean(getattr(scores, name))) for name in ROW_MEASURES}
     values["mean kl_pair_full"] = float(np.mean(pair_kl(reference, engine, where="conformance vector")))
     values |= _topk(reference, engine, tokens)
+    values |= _light(reference, engine, tokens)
     values |= _judgements(scores.kl_full, scores.nll, clusters)
     roles: tuple[Role, ...] = tuple("context" for _ in range(_ROWS))
     windows = Window("w", tuple(tokens), tuple(range(_ROWS)), roles, "c", "b", "k")
@@ -66,6 +96,16 @@ def _topk(reference: npt.NDArray[np.float64], engine: npt.NDArray[np.float64], t
         "mean kl_coarse": float(np.mean(scores.kl_coarse)),
         "mean kl_pb20": float(np.mean(scores.kl_pb20)),
         "mean kl_pair_coarse": float(np.mean(pair_coarse(kept, own, where=where))),
+    }
+
+
+def _light(reference: npt.NDArray[np.float64], engine: npt.NDArray[np.float64], tokens: list[int]) -> dict[str, float]:
+    """Of rows as an API gives them: their rest is what the top 20 leave."""
+    where = "conformance vector"
+    own, other = (replace(light_of(rows, tokens[1:], where=where), rest_log_mass=None) for rows in (engine, reference))
+    return {
+        "mean kl_top20": float(np.mean(score_light(reference, own, tokens[1:], where=where).kl_top20)),
+        "mean kl_pair20": float(np.mean(pair_kl20(own, other, where=where)[0])),
     }
 
 

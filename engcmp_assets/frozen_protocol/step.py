@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engcmp_assets.frozen_protocol.conformance import conformance_values, frozen_versions
+from engcmp_assets.frozen_protocol.conformance import conformance_values, current_versions
 from engcmp_assets.frozen_protocol.freezing import check_frozen, check_versions
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
@@ -31,7 +31,7 @@ def make(work: Work) -> Made:
     """Check files, versions and conformance; keep FROZEN.json and the table of files."""
     study, frozen = work.study, work.study.frozen or {}
     check_frozen(study.files, frozen, where=str(study.folder))
-    check_versions(frozen, frozen_versions(), conformance_values(), where=str(study.folder))
+    check_versions(frozen, current_versions(), conformance_values(), where=str(study.folder))
     names = sorted(study.files)
     sizes = [len(study.files[name]) for name in names]
     table: dict[str, list[Any]] = {

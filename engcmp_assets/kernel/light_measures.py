@@ -9,7 +9,8 @@ What needs more than the top 20 (kl_full, entropy, rows_bit_identical ..) is not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,21 +142,23 @@ def light_rows(
     return found
 
 
-def light_of(logits: Rows, next_tokens: Sequence[int] | Int64, *, where: str) -> LightRows:
+def light_of(logits: Rows, next_tokens: Sequence[int] | Int64, *, where: str, jobs: int = 1) -> LightRows:
     """The light form of full rows [n, V] (logits or log-probabilities; floats, or uint16 as the bits of bfloat16), with their exact rest.
 
-    The 20th place goes to the lower of equal ids. Raises EngcmpError naming `where` and the rows for NaN, +inf, a row of only -inf,
-    a next token outside the vocabulary, and one of probability 0.
+    The 20th place goes to the lower of equal ids. `jobs` threads share the rows; the result is the same bits for any number of them.
+    Raises EngcmpError naming `where` and the rows for NaN, +inf, a row of only -inf, a next token outside the vocabulary, and one of
+    probability 0.
     """
     tokens = checked_tokens(logits, next_tokens, where)
     refuse_bad_values(logits, tokens, where)
-    parts = []
-    for block in blocks_of(logits, SUMMED_VALUES):
+
+    def reduced(block: slice) -> tuple[npt.NDArray[Any], ...]:
         raw = own_native(logits[block])
         own = top_ids_of(ordered(raw), min(OWN_TOP, logits.shape[1]))
         listed, rest, sums = log_probs_at(raw, own)
-        parts.append((own, listed, _log_probs_of(raw, tokens[block], sums), rest))
-    ids, log_probs, following, rest = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return own, listed, _log_probs_of(raw, tokens[block], sums), rest
+
+    ids, log_probs, following, rest = _by_blocks(reduced, logits, jobs)
     refuse(_infinite_nll(following), len(tokens), where)
     return LightRows(ids, log_probs, following, rest)
 
@@ -167,8 +170,10 @@ def light_of_kept(kept: ReducedRows) -> LightRows:
     )  # fmt: skip
 
 
-def score_light(reference: Rows, engine: LightRows, next_tokens: Sequence[int] | Int64, *, where: str) -> LightScores:
-    """Score n light rows against full reference rows [n, V] (as for light_of). Measure ids: LIGHT_ROW_MEASURES.
+def score_light(
+    reference: Rows, engine: LightRows, next_tokens: Sequence[int] | Int64, *, where: str, jobs: int = 1
+) -> LightScores:
+    """Score n light rows against full reference rows [n, V]; rows and `jobs` as for light_of. Measure ids: LIGHT_ROW_MEASURES.
 
     kl_top20: buckets are the engine's top 20 and the rest, with p in full; it never exceeds kl_full of the same rows. Raises EngcmpError
     naming `where` and the rows for arrays that do not pair up, for bad rows (NaN, +inf or nothing in the reference, q = 0 where p > 0, a
@@ -177,20 +182,21 @@ def score_light(reference: Rows, engine: LightRows, next_tokens: Sequence[int] |
     """
     tokens = checked_tokens(reference, next_tokens, where)
     _refuse_other_count(engine, len(tokens), where)
-    refuse_bad_values(reference, tokens, where)
-    if engine.top_ids.max() >= reference.shape[1]:
-        outside = (engine.top_ids >= reference.shape[1]).any(axis=1)
-        refuse(
-            flagged(outside, f"it lists an id outside the vocabulary of {reference.shape[1]} ids"), len(tokens), where
-        )
-    parts = []
-    for block in blocks_of(reference, SUMMED_VALUES):
+    outside = (engine.top_ids >= reference.shape[1]).any(axis=1)
+    refuse(flagged(outside, f"it lists an id outside the vocabulary of {reference.shape[1]} ids"), len(tokens), where)
+    if ((tokens < 0) | (tokens >= reference.shape[1])).any():
+        refuse_bad_values(reference, tokens, where)
+
+    def looked_up(block: slice) -> tuple[npt.NDArray[Any], ...]:
         raw = own_native(reference[block])
         listed, rest, sums = log_probs_at(raw, engine.top_ids[block])
         contained = contained_in_top3(raw, sums.q_top, engine.argmax[block])
         following = _log_probs_of(raw, tokens[block], sums)
-        parts.append((np.column_stack([listed, rest]), sums.q_top, 1.0 / sums.q_sum, following, contained))
-    log_p, top, top_probability, following, contained = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return np.column_stack([listed, rest]), sums.q_top, 1.0 / sums.q_sum, following, contained
+
+    log_p, top, top_probability, following, contained = _by_blocks(looked_up, reference, jobs)
+    if not np.isfinite(top_probability).all():
+        refuse_bad_values(reference, tokens, where)
     rest_log_q, is_floor, excess = _rest(engine, np.ones(engine.top_ids.shape, dtype=np.bool_))
     log_q = np.column_stack([engine.top_log_probs, rest_log_q])
     faults = lost_buckets(log_p, log_q, ("reference", "engine")) + _infinite_nll(engine.next_token_log_prob)
@@ -252,6 +258,17 @@ def pair_kl20(a: LightRows, b: LightRows, *, where: str) -> tuple[Float64, Bools
     log_b = np.column_stack([np.where(in_a, of_b, -np.inf), rest_b])
     refuse(lost_buckets(log_a, log_b, ("first", "second")), a.rows, where)
     return settled(bucket_kl(log_a, log_b), where, excess), floor_a | floor_b
+
+
+def _by_blocks(one: Callable[[slice], tuple[npt.NDArray[Any], ...]], logits: Rows, jobs: int) -> list[npt.NDArray[Any]]:
+    """What `one` gives of some rows at a time, of all rows."""
+    blocks = list(blocks_of(logits, SUMMED_VALUES))
+    if jobs == 1:
+        parts = [one(block) for block in blocks]
+    else:
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            parts = list(pool.map(one, blocks))
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
 def _rest(rows: LightRows, chosen: Bools) -> tuple[Float64, Bools, Float64]:

@@ -235,6 +235,20 @@ _ALL = (
 
 MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
 
+ADDED: frozenset[str] = frozenset(
+    {
+        "kl_top20",
+        "kl_pair20",
+        "kl_pair_full_symmetric",
+        "confident90_misses_per_1000",
+        "confident90_misses_per_1000_of_all",
+        "entropy_ratio",
+        "excess_entropy_at_most",
+    }
+)
+"""The measures that came after studies were frozen: a freeze covers one of them only where its study declares it, so that a study
+that does not can be frozen again to the same hash."""
+
 ROW_MEASURES: tuple[str, ...] = (
     "kl_full",
     "nll",
@@ -255,6 +269,9 @@ LIGHT_ROW_MEASURES: tuple[str, ...] = ("kl_top20", "nll", "top1", "nll_minus_ref
 
 LIGHT_TOPK_ROW_MEASURES: tuple[str, ...] = ("kl_pb20", "nll", "top1")
 """The same with a top-K reference."""
+
+DISTANCES: tuple[str, ...] = ("kl_full", "kl_coarse", "kl_top20", "kl_pb20")
+"""The distances from a reference: of these a share or a ratio means something. No two are ever compared with each other."""
 
 
 def measure(measure_id: str) -> Measure:

@@ -169,7 +169,7 @@ def _score_light(work: Work, panel: Panel, window: Window, run: str) -> Scores:
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
     if panel.reference == "full":
         full = read_full(reference_file, window, vocab=panel.vocab)
-        scores = score_light(full, engine, window.next_tokens, where=where)
+        scores = score_light(full, engine, window.next_tokens, where=where, jobs=usable_cores())
         return {name: np.asarray(getattr(scores, name)) for name in (*LIGHT_ROW_MEASURES, "engine_top_id")}
     topk = read_reference(reference_file, window, vocab=panel.vocab, k=panel.top_k or 0)
     values, _ = score_light_topk(topk, engine, window.next_tokens, where=where)

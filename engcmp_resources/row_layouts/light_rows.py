@@ -14,7 +14,8 @@ Logarithms are natural, of probabilities over the whole vocabulary. Other column
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _DIGEST = "tokens_sha256"
 _COLUMNS = ("window_id", "position", "next_token", "next_token_log_prob", "top_ids", "top_log_probs")
 _BATCH_ROWS = 1 << 13
 _MOST_ROWS = 1 << 20  # of one window
+_HELD_ROWS = 1 << 18  # of windows that were not yet asked for: about 60 MB
 _BUFFER_BYTES = 1 << 20  # of each column; else a row group is read whole
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _HIGHEST = 1 << 32  # token ids and positions are below
@@ -73,12 +75,70 @@ def read_light_window(path: Path, window_id: str) -> LightWindow:
     batches, rows = [], 0
     for batch in _batches(path, [*_COLUMNS, _DIGEST], window_id):
         rows += batch.num_rows
-        if rows > _MOST_ROWS:
-            raise fault(window_id, f"more than {_MOST_ROWS:,} rows", path)
+        _refuse_more(rows, window_id, path)
         batches.append(batch)
     if not batches:
         raise fault(window_id, "it holds no rows of it", path)
-    table = pa.Table.from_batches(batches)
+    return _window(pa.Table.from_batches(batches), window_id, path)
+
+
+class LightFile:
+    """A file of the rows of many windows. Those that are asked for in the file's own order are read in one pass over it.
+
+    Rows of `windows` are held until they are asked for, of other windows none; another order costs further passes, and no more memory.
+    """
+
+    def __init__(self, path: Path, windows: Collection[str]) -> None:
+        """Counts the rows of each window. Raises EngcmpError for a damaged or foreign file."""
+        self._path, self._windows = path, frozenset(windows)
+        self._rows: Counter[str] = Counter()
+        for batch in _batches(path, ["window_id"], ""):
+            for found in batch.column(0).value_counts().to_pylist():
+                self._rows[str(found["values"])] += int(found["counts"])
+        self._restart()
+
+    def window(self, window_id: str) -> LightWindow:
+        """A window's rows, as read_light_window gives them; it raises what that raises."""
+        if window_id not in self._windows or not self._rows[window_id]:
+            raise fault(window_id, "it holds no rows of it", self._path)
+        _refuse_more(self._rows[window_id], window_id, self._path)
+        table = self._read_on(window_id)
+        if table is None:  # it stands before what was read last
+            self._restart()
+            table = self._read_on(window_id)
+        if table is None:
+            raise fault(window_id, "the file changed while it was read", self._path)
+        return _window(table, window_id, self._path)
+
+    def _restart(self) -> None:
+        self._stream = _batches(self._path, [*_COLUMNS, _DIGEST], "")
+        self._held: dict[str, list[Any]] = {}
+
+    def _read_on(self, window_id: str) -> Any:
+        """All rows of a window as a table; None where the rest of the file does not have them."""
+        while sum(batch.num_rows for batch in self._held.get(window_id, [])) < self._rows[window_id]:
+            batch = next(self._stream, None)
+            if batch is None:
+                return None
+            for name in batch.column("window_id").unique().to_pylist():
+                if name in self._windows:
+                    self._held.setdefault(name, []).append(_of_window(batch, name))
+            self._let_go(window_id)
+        return pa.Table.from_batches(self._held.pop(window_id))
+
+    def _let_go(self, window_id: str) -> None:
+        """Hold no more than some rows beside those that are being read: the others are read again when they are asked for."""
+        held = sum(batch.num_rows for batches in self._held.values() for batch in batches)
+        if held > _HELD_ROWS + _BATCH_ROWS + self._rows[window_id]:
+            self._held = {name: batches for name, batches in self._held.items() if name == window_id}
+
+
+def _refuse_more(rows: int, window_id: str, path: Path) -> None:
+    if rows > _MOST_ROWS:
+        raise fault(window_id, f"more than {_MOST_ROWS:,} rows", path)
+
+
+def _window(table: Any, window_id: str, path: Path) -> LightWindow:
     positions = _integers(table, "position", window_id, path)
     refuse_doubled(positions, window_id, path)
     tokens = _integers(table, "next_token", window_id, path)
@@ -105,11 +165,15 @@ def _batches(path: Path, columns: Sequence[str], window_id: str) -> Iterator[Any
             _check_schema(file.schema_arrow, columns, window_id, path)
             present = [column for column in columns if column in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=present):
-                kept = batch.filter(pc.equal(batch.column("window_id"), window_id)) if window_id else batch
+                kept = _of_window(batch, window_id) if window_id else batch
                 if kept.num_rows:
                     yield kept
         except (pa.ArrowException, OSError, ValueError) as error:
             raise fault(window_id, f"not a whole Parquet file: {str(error)[:300]}", path) from error
+
+
+def _of_window(batch: Any, window_id: str) -> Any:
+    return batch.filter(pc.equal(batch.column("window_id"), window_id))
 
 
 def _check_schema(schema: Any, columns: Sequence[str], name: str, path: Path) -> None:

@@ -20,7 +20,7 @@ from homes import CHECKOUT, STUDY, Here, assert_one_clear_line, engcmp, start_en
 sys.path.extend(str(Path(__file__).parent.parent / name) for name in ("file_scores", "row_layouts", "benchmarks"))
 
 from bench_score import write_panel, write_rows
-from made import Made, answers, made
+from made import Made, answers, kl_top20, made, with_topk_reference
 from writing import by_hand, light_columns, save_light, save_raw
 
 from engcmp_assets.commands import score as command
@@ -221,6 +221,98 @@ def test_a_panel_without_a_reference_has_no_tails(here: Here, tmp_path: Path) ->
     assert document(one, "A-vs-B.json")["apart"]["rows"]["kl_pair_full"]["mean"] > 0
 
 
+@pytest.fixture
+def lights(tmp_path: Path) -> Made:
+    """A panel of ten documents with a full arm A and light arms L and M, all of them near the reference."""
+    one = made(tmp_path / "data", windows=20, vocab=33, sides=("reference", "A", "L", "M"))
+    for side in ("reference", "A"):
+        one.write(side)
+    for side in ("L", "M"):
+        one.write_light(side)
+    return one
+
+
+def test_light_arms_are_scored_beside_full_ones_and_say_what_they_lack(here: Here, lights: Made) -> None:
+    done = score(here, lights, "--pair", "A,L", "--pair", "L,M", "--repeat", "L,M", arms="ALM")
+    assert done.returncode == 0, done.stderr
+    arm, full = document(lights, "L.json")["measures"], document(lights, "A.json")["measures"]
+    rows = lights.column("L")
+    teacher = [row for row, _ in lights.column("reference")]
+    right = np.mean([kl_top20(p, q) for p, (q, _) in zip(teacher, rows, strict=True)])
+    assert arm["kl_top20"]["mean"] == pytest.approx(right, rel=1e-9)
+    assert arm["kl_top20"]["rows_at_rest_floor"] == 0 and arm["kl_top20"]["interval95"] is not None
+    for name in ("kl_full", "entropy", "excess_entropy", "entropy_ratio"):
+        assert arm[name]["mean"] is None and "whole row is needed" in arm[name]["reason"]
+        assert full[name]["mean"] is not None
+    assert full["kl_top20"]["mean"] <= full["kl_full"]["mean"]
+    names_of = {side: pq.read_schema(lights.folder / f"out/{side}.rows.parquet").names for side in "AL"}
+    assert {"kl_full", "kl_top20", "entropy"} <= set(names_of["A"])
+    assert "kl_top20" in names_of["L"] and not {"kl_full", "entropy"} & set(names_of["L"])
+    assert json.loads((lights.folder / "out/tails/L.json").read_bytes())["measure"] == "kl_top20"
+    assert json.loads((lights.folder / "out/tails/A.json").read_bytes())["measure"] == "kl_full"
+    pair = document(lights, "A-vs-L.json")
+    assert pair["declared"]["primary"] == "kl_top20" and "kl_full" not in pair["measures"]
+    assert "whole row" in pair["missing"]["kl_full"]["missing"]
+    apart = pair["apart"]["rows"]
+    assert apart["kl_pair20"]["mean"] > 0 and apart["rows_bit_identical"]["mean"] is None
+    assert "no raw rows" in apart["rows_bit_identical"]["reason"]
+    floor = document(lights, "L-vs-M.json")["apart"]["floor"]["L,M"]
+    assert floor["kl_pair20"]["mean"] > 0 and floor["kl_pair_full"]["mean"] is None
+    assert set(pair["derived"]["distance_ratio"]) == {"kl_top20"}
+
+
+@pytest.mark.parametrize("reference", ["none", "topk"])
+def test_light_arms_on_panels_with_other_references(here: Here, tmp_path: Path, reference: str) -> None:
+    one = made(tmp_path / "data", vocab=33, reference=reference, sides=("reference", "A", "L"))
+    if reference == "topk":
+        with_topk_reference(one, 24)
+    one.write("A")
+    one.write_light("L")
+    assert score(here, one, "--pair", "A,L", arms="AL").returncode == 0
+    primary = document(one, "A-vs-L.json")["declared"]["primary"]
+    assert primary == ("kl_pb20" if reference == "topk" else "nll")
+    assert document(one, "A-vs-L.json")["apart"]["rows"]["kl_pair20"]["mean"] > 0
+    assert (one.folder / "out/tails/L.json").exists() == (reference == "topk")
+
+
+def test_a_row_file_of_light_rows_has_tails_and_no_bar(here: Here, lights: Made) -> None:
+    assert score(here, lights, arms="LM").returncode == 0
+    out = lights.folder / "out"
+    done = here("tails", str(out / "L.rows.parquet"), "--check", str(out / "tails/L.json"), home=lights.folder)
+    assert done.returncode == 0, done.stdout
+    done = here(
+        "bar", "--candidate", str(out / "M.rows.parquet"), "--baseline", str(out / "L.rows.parquet"), home=lights.folder
+    )
+    assert_one_clear_line(done, "no KL from a reference over its whole vocabulary", "top 20")
+
+
+def test_a_gap_is_closed_by_a_setting(here: Here, tmp_path: Path) -> None:
+    one = made(tmp_path / "data", windows=20, tokens=20, sides=("reference", "A", "B", "S"), noise=0.3)
+    for window in one.rows["B"]:
+        far = 4 * (one.rows["B"][window] - one.rows["reference"][window])
+        one.rows["B"][window] = one.rows["reference"][window] + far
+        one.rows["S"][window] = one.rows["reference"][window] + far / 2
+    for side in ("reference", "A", "B", "S"):
+        one.write(side)
+    done = score(here, one, "--gap", "A,B,S", arms="ABS")
+    assert done.returncode == 0, done.stderr
+    found = document(one, "gap-A-B-S.json")
+    means = {arm: document(one, f"{arm}.json")["measures"]["kl_full"]["mean"] for arm in "ABS"}
+    own = found["gap_closed"]["kl_full"]
+    assert own["value"] == pytest.approx(1 - (means["S"] - means["A"]) / (means["B"] - means["A"]))
+    assert 0.5 < own["interval95"][0] < own["value"] < own["interval95"][1] < 1.5
+    assert f"A,B,S: gap closed by kl_full: {own['value']:.4g} of 1 (95 % interval" in done.stdout
+    assert score(here, one, "--gap", "A,A,S", arms="AS").returncode == 1
+
+
+def test_of_a_gap_that_is_not_resolved_nothing_is_closed(here: Here, three: Made) -> None:
+    shutil.copytree(three.folder / "A", three.folder / "C")
+    done = score(here, three, "--gap", "A,C,B", arms="ABC")
+    assert done.returncode == 0, done.stderr
+    assert document(three, "gap-A-C-B.json")["gap_closed"]["kl_full"]["value"] is None
+    assert "A,C,B: gap closed by kl_full: none, the gap between baseline and candidate is not resolved" in done.stdout
+
+
 # ---------------------------------------------------------------- requests
 
 
@@ -239,6 +331,9 @@ def test_a_panel_without_a_reference_has_no_tails(here: Here, tmp_path: Path) ->
         (("--pair", "mean(A,B,A"), ("cannot be read",)),
         (("--pair", "mean(A,A),B"), ("an arm is named twice",)),
         (("--pair", "mean(A),A"), ("compares an arm with itself",)),
+        (("--gap", "A,B"), ("--gap 'A,B' cannot be read",)),
+        (("--gap", "A,B,A"), ("names an arm twice",)),
+        (("--gap", "A,B,C"), ("--gap A,B,C", "no arm 'C'")),
         (("--repeat", "A"), ("names one arm",)),
         (("--repeat", "A,C"), ("--repeat A,C", "no arm 'C'")),
     ],
@@ -291,14 +386,14 @@ def panel_changed(how: Callable[[dict[str, Any]], object]) -> Callable[[Made], N
     return write
 
 
-def no_rows(one: Made) -> None:
-    for path in (one.folder / "A").iterdir():
+def no_rows(one: Made, side: str = "A") -> None:
+    for path in (one.folder / side).iterdir():
         path.unlink()
 
 
-def light(one: Made) -> None:
-    no_rows(one)
-    save_light(one.folder / "A" / "rows.parquet", light_columns("w0"))
+def light(one: Made, side: str = "A") -> None:
+    no_rows(one, side)
+    one.write_light(side)
 
 
 def two_layouts(one: Made) -> None:
@@ -326,7 +421,7 @@ BAD: dict[str, tuple[Callable[[Made], object], tuple[str, ...]]] = {
     "no folder": (lambda one: shutil.rmtree(one.folder / "A"), ("no such folder", "data/A")),
     "empty folder": (no_rows, ("data/A", "holds no rows")),
     "window missing": (lambda one: file_of(one).unlink(), ("window w1", "data/A", "no rows of it")),
-    "light rows": (light, ("window w0", "light rows, full ones are needed", "rows.parquet")),
+    "light reference": (lambda one: light(one, "reference"), ("window w0", "light rows, full ones are needed", "rows.parquet")),
     "two layouts": (two_layouts, ("rows of several layouts", "data/A")),
     "no panel": (lambda one: one.panel.unlink(), ("panel.json", "cannot be read")),
     "panel is text": (lambda one: one.panel.write_text("{"), ("panel.json", "not JSON")),
@@ -348,6 +443,107 @@ def test_bad_input_gives_one_line_and_writes_nothing(here: Here, three: Made, ki
         assert not (three.folder / "out").exists()
         return
     refused(here, three, *words)
+
+
+def without(name: str) -> Callable[[dict[str, list[Any]], int], None]:
+    return lambda columns, _row: columns.pop(name)
+
+
+def put(name: str, value: Any) -> Callable[[dict[str, list[Any]], int], None]:
+    """Another value in the row at position 5 of window w1."""
+
+    def change(columns: dict[str, list[Any]], row: int) -> None:
+        columns[name][row] = value(columns[name][row]) if callable(value) else value
+
+    return change
+
+
+def all_of(name: str, how: Callable[[Any], Any]) -> Callable[[dict[str, list[Any]], int], None]:
+    return lambda columns, _row: columns.update({name: [how(value) for value in columns[name]]})
+
+
+def dropped(columns: dict[str, list[Any]], row: int) -> None:
+    for values in columns.values():
+        del values[row]
+
+
+def twice(columns: dict[str, list[Any]], row: int) -> None:
+    for values in columns.values():
+        values.append(values[row])
+
+
+BAD_LIGHT: dict[str, tuple[Callable[[dict[str, list[Any]], int], object], tuple[str, ...]]] = {
+    "column missing": (without("top_log_probs"), ("L/rows.parquet", "no column top_log_probs")),
+    "ids are floats": (all_of("top_ids", lambda ids: [float(one) for one in ids]), ("window w0", "top_ids are double, not integers")),
+    "log-probs are text": (all_of("next_token_log_prob", str), ("window w0", "next_token_log_prob are string, not floats")),
+    "positions are text": (all_of("position", str), ("window w0", "position are string, not integers")),
+    "too few ids": (lambda columns, row: [all_of(name, lambda own: own[:5])(columns, row) for name in ("top_ids", "top_log_probs")],
+                    ("arm L", "window w0", "light rows list 5 ids, the measures are of the top 20")),
+    "lists of two lengths": (put("top_ids", lambda ids: ids[:-1]), ("window w1", "position 5 has other top_ids than 20")),
+    "id outside": (put("top_ids", lambda ids: [*ids[:-1], 99]), ("arm L", "window w1", "the row at position 5 lists id 99", "33")),
+    "id twice": (put("top_ids", lambda ids: [*ids[:-1], ids[0]]), ("window w1", "position 5 lists an id twice")),
+    "NaN": (put("top_log_probs", lambda own: [*own[:-1], float("nan")]), ("window w1", "position 5 has a value that is no log")),
+    "NaN of the next token": (put("next_token_log_prob", float("nan")), ("window w1", "position 5 has a next_token_log_prob")),
+    "not a log-probability": (put("top_log_probs", lambda own: [2.0, *own[1:]]), ("window w1", "position 5 has a value that is no")),
+    "rising": (put("top_log_probs", lambda own: own[::-1]), ("window w1", "position 5 is not in falling probability")),
+    "sums above 1": (put("top_log_probs", lambda own: [-0.1] * 20), ("arm L", "window w1", "position 5", "sum to more than 1")),
+    "next token of probability 0": (put("next_token_log_prob", float("-inf")), ("arm L", "window w1", "position 5", "probability 0")),
+    "next token beside its list": (put("next_token_log_prob", lambda own: own + 1e-2), ("arm L", "window w1", "5: its next token")),
+    "other next token": (put("next_token", lambda own: (own + 1) % 33), ("arm L", "window w1", "position 5 predicts another token")),
+    "another window's tokens": (put("tokens_sha256", "0" * 64), ("window w1", "rows of 2 token digests")),
+    "other tokens": (all_of("tokens_sha256", lambda _own: "0" * 64), ("arm L", "window w0", "other tokens than the panel's")),
+    "row missing": (dropped, ("arm L", "window w1", "no row at position 5; 1 of 5 rows are missing")),
+    "position twice": (twice, ("window w1", "position 5 stands twice")),
+    "position below 0": (put("position", -1), ("window w1", "position holds -1")),
+    "window unknown": (all_of("window_id", lambda own: own.replace("w3", "w9")), ("window w3: no rows of it", "data/L")),
+    "value missing": (put("next_token", None), ("window w1", "next_token: 1 values are missing")),
+}  # fmt: skip
+
+
+@pytest.fixture
+def light_arm(tmp_path: Path) -> Made:
+    one = made(tmp_path / "data", windows=4, vocab=33, sides=("reference", "A", "L"))
+    for side in ("reference", "A"):
+        one.write(side)
+    one.write_light("L")
+    return one
+
+
+@pytest.mark.parametrize("kind", BAD_LIGHT)
+def test_bad_light_rows_give_one_line_and_write_nothing(here: Here, light_arm: Made, kind: str) -> None:
+    spoil, words = BAD_LIGHT[kind]
+    columns = light_arm.light("L")
+    row = columns["position"].index(5, columns["window_id"].index("w1"))
+    spoil(columns, row)
+    save_light(light_arm.folder / "L" / "rows.parquet", columns)
+    refused(here, light_arm, *words, arms="L")
+
+
+LIGHT_FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-9]), ("L/rows.parquet", "not a whole Parquet file")),
+    "cut in the middle": (lambda path: path.write_bytes(path.read_bytes()[:200]), ("L/rows.parquet", "not a whole Parquet file")),
+    "foreign": (lambda path: path.write_bytes(b"GGUF and then something else"), ("L/rows.parquet", "not a whole Parquet file")),
+    "empty": (lambda path: path.write_bytes(b""), ("L/rows.parquet", "not a whole Parquet file")),
+    "no rows": (lambda path: save_light(path, {name: [] for name in light_columns()}), ("L/rows.parquet",)),
+    "empty folder": (lambda path: path.unlink(), ("data/L", "holds no rows")),
+    "two files of one window": (lambda path: shutil.copyfile(path, path.with_name("more.parquet")), ("it has rows in",)),
+    "full rows beside": (lambda path: shutil.copyfile(path.parent.parent / "A/w1.safetensors", path.with_name("w1.safetensors")),
+                         ("rows of several layouts", "data/L")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LIGHT_FILES)
+def test_a_damaged_or_foreign_file_of_light_rows_gives_one_line(here: Here, light_arm: Made, kind: str) -> None:
+    spoil, words = LIGHT_FILES[kind]
+    spoil(light_arm.folder / "L" / "rows.parquet")
+    refused(here, light_arm, *words, arms="L")
+
+
+def test_light_and_full_arms_of_other_panels_are_refused_by_name(here: Here, light_arm: Made, tmp_path: Path) -> None:
+    other = made(tmp_path / "other", windows=4, vocab=33, sides=("reference", "L"), seed=2)
+    other.write_light("L")
+    shutil.copyfile(other.folder / "L/rows.parquet", light_arm.folder / "L/rows.parquet")
+    refused(here, light_arm, "arm L", "window w0", "other tokens than the panel's", arms="AL")
 
 
 def test_a_reference_that_the_panel_needs_is_asked_for(here: Here, three: Made) -> None:

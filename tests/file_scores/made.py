@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "row_layouts"))
 
-from writing import bf16_bits, save_raw
+from writing import bf16_bits, save_light, save_raw
+
+from engcmp_assets.kernel.topk_measures import topk_of
 
 VOCAB = 11
+LIGHT = ("window_id", "position", "next_token", "next_token_log_prob", "top_ids", "top_log_probs", "tokens_sha256")
 DTYPES = ("F32", "F16", "BF16")
 
 
@@ -71,6 +75,31 @@ class Made:
             save_raw(self.folder / side / f"{name}.safetensors", tensors, metadata)
         return self.folder / side
 
+    def light(self, side: str, windows: Any = None, *, shift: int = 0) -> dict[str, list[Any]]:
+        """The side's rows as an API gives them: the top 20 and the actual token. With `shift` they are those of another row."""
+        columns: dict[str, list[Any]] = {name: [] for name in LIGHT}
+        for window in self.windows:
+            last = len(window["tokens"]) - 2
+            for position in range(last + 1) if windows is None or window["window_id"] in windows else ():
+                row = self.rows[side][window["window_id"]][min(max(position + shift, 0), last)].astype(np.float64)
+                log_probs = row - row.max() - np.log(np.exp(row - row.max()).sum())
+                top = np.lexsort((np.arange(row.size), -row))[:20]
+                token = window["tokens"][position + 1]
+                values = (window["window_id"], position, token, log_probs[token], top.tolist(), log_probs[top].tolist())
+                for name, value in zip(LIGHT, (*values, window["tokens_sha256"]), strict=True):
+                    columns[name].append(value)
+        return columns
+
+    def write_light(self, side: str, *, each: bool = False, shift: int = 0, **changes: list[Any]) -> Path:
+        """A side's light rows: one file of all windows, or one for each."""
+        if each:
+            for window in self.windows:
+                name = window["window_id"]
+                save_light(self.folder / side / f"{name}.parquet", self.light(side, [name], shift=shift))
+        else:
+            save_light(self.folder / side / "rows.parquet", self.light(side, shift=shift) | changes)
+        return self.folder / side
+
     def column(self, side: str) -> list[tuple[np.ndarray, int]]:
         """The side's rows that the panel keeps, in its order, each with the token that follows."""
         return [
@@ -108,6 +137,32 @@ def made(
     return found
 
 
+def with_topk_reference(one: Made, k: int, *, counted_from: int = 0, **changes: np.ndarray) -> None:
+    """The made reference, reduced to its top `k`; positions counted from the row or (1) from the predicted token."""
+    one.write_panel(reference="topk")
+    for window in one.windows:
+        rows = one.rows["reference"][window["window_id"]]
+        tokens = window["tokens"][1:]
+        top = topk_of(rows, tokens, k, where="made")
+        generated = dict(zip(window["positions"], window["roles"], strict=True))
+        tensors = {
+            "positions": ("U32", np.arange(len(rows), dtype="<u4") + counted_from),
+            "next_token_ids": ("U32", np.array(tokens, dtype="<u4")),
+            "roles": ("U8", np.array([generated.get(row) == "generated" for row in range(len(rows))], dtype="u1")),
+            "top_ids": ("U32", top.top_ids), "top_log_probs": ("F16", top.top_log_probs), "tail_log_mass": ("F32", top.tail_log_mass),
+            "next_token_log_prob": ("F32", top.next_token_log_prob),
+        }  # fmt: skip
+        tensors |= {name: (tensors[name][0], array) for name, array in changes.items()}
+        save_topk_raw(one.reference / f"{window['window_id']}.safetensors", tensors, window["window_id"])
+
+
+def save_topk_raw(path: Path, tensors: dict[str, tuple[str, np.ndarray]], window_id: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: np.ascontiguousarray(array) for name, (_, array) in tensors.items()}, path, {"window_id": window_id}
+    )
+
+
 def log_softmax(row: np.ndarray) -> list[Decimal]:
     exact = [Decimal(float(value)) for value in row]
     total = sum((value.exp() for value in exact), Decimal(0)).ln()
@@ -135,6 +190,29 @@ def answers(reference: np.ndarray, engine: np.ndarray, token: int) -> dict[str, 
             "nll_minus_reference": float(log_p[token] - log_q[token]), "agree_text": float(first_q == token),
             "top3_contained": float(first_q in top3), "reference_top_probability": float(max(log_p).exp()),
         }  # fmt: skip
+
+
+def masses(log_p: list[Decimal], ids: list[int]) -> list[Decimal]:
+    """The ids of a bucket, then all others as one."""
+    rest = sum((value.exp() for one, value in enumerate(log_p) if one not in ids), Decimal(0))
+    return [*(log_p[one] for one in ids), rest.ln()]
+
+
+def top20(row: np.ndarray) -> list[int]:
+    return sorted(range(len(row)), key=lambda one: (-row[one], one))[:20]
+
+
+def kl_top20(reference: np.ndarray, engine: np.ndarray) -> float:
+    with localcontext() as context:
+        context.prec = 50
+        return float(kl(*(masses(log_softmax(row), top20(engine)) for row in (reference, engine))))
+
+
+def kl_pair20(a: np.ndarray, b: np.ndarray) -> float:
+    with localcontext() as context:
+        context.prec = 50
+        shared = [one for one in top20(a) if one in top20(b)]
+        return float(kl(*(masses(log_softmax(row), shared) for row in (a, b))))
 
 
 def pair_kl(a: np.ndarray, b: np.ndarray) -> float:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engcmp_assets.file_scores.documents import Keys, arm_document, keys_of, pair_document, with_derived
+from engcmp_assets.file_scores.documents import arm_document, pair_document, with_derived
+from engcmp_assets.file_scores.figures import Keys, keys_of
 from engcmp_assets.file_scores.request import request
-from engcmp_assets.kernel.records import Panel, Window
+from engcmp_assets.kernel.records import Missing, Panel, Window
 from engcmp_assets.kernel.uncertainty import Preset
 
 PRESET = Preset(2000, 7)
@@ -66,6 +67,88 @@ def test_derived_measures_are_of_the_rows_where_the_reference_is_confident() -> 
     assert list(none) == ["nll"]
 
 
+def test_misses_of_confident_rows_are_counted_on_both_denominators() -> None:
+    keys = keys_of(panel())
+    own = columns(keys, 1)
+    own["reference_top_probability"] = 1 - own["reference_top_probability"] * 0.3
+    found = arm_document(panel(), "A", keys, own, preset=PRESET, inputs=[])["measures"]
+    sure = own["reference_top_probability"] >= 0.9
+    misses = int((own["top1"][sure] == 0).sum())
+    assert 0 < misses < sure.sum() < keys.rows
+    of_confident, of_all = (found[f"confident90_misses_per_1000{name}"] for name in ("", "_of_all"))
+    assert of_confident["mean"] == pytest.approx(1000 * misses / sure.sum()) and of_confident["rows"] == sure.sum()
+    assert of_all["mean"] == pytest.approx(1000 * misses / keys.rows) and of_all["rows"] == keys.rows
+    assert of_confident["mean"] == pytest.approx(1000 * (1 - found["top1_confident90"]["mean"]))
+
+
+def test_no_miss_at_all_has_an_interval_with_a_width() -> None:
+    keys = keys_of(panel())
+    own = columns(keys, 1) | {"top1": np.ones(keys.rows)}
+    found = arm_document(panel(), "A", keys, own, preset=PRESET, inputs=[])["measures"]
+    low, high = found["misses_per_1000"]["interval95"]
+    assert found["misses_per_1000"]["mean"] == low == 0 and high > 100
+    assert 1000 * (1 - found["top1"]["interval95"][0]) == pytest.approx(high)
+
+
+def test_the_entropy_ratio_is_of_summed_entropies() -> None:
+    keys = keys_of(panel())
+    chance = np.random.default_rng(4)
+    of_reference = chance.uniform(0, 2, keys.rows)
+    entropy = of_reference * chance.uniform(1.0, 1.4, keys.rows)
+    own = columns(keys, 1) | {"entropy": entropy, "excess_entropy": entropy - of_reference}
+    figure = arm_document(panel(), "A", keys, own, preset=PRESET, inputs=[])["measures"]["entropy_ratio"]
+    assert figure["mean"] == pytest.approx(entropy.sum() / of_reference.sum())
+    assert figure["interval95"][0] < figure["mean"] < figure["interval95"][1]
+    assert (figure["rows"], figure["clusters"], figure["reason"]) == (keys.rows, 10, None)
+
+
+def test_what_light_rows_lack_stands_among_the_measures_without_a_number() -> None:
+    keys = keys_of(panel())
+    own = {"kl_top20": np.ones(keys.rows), "rest_is_floor": (np.arange(keys.rows) < 3).astype(float)}
+    lacking = {"kl_full": Missing("only the top 20 are known")}
+    found = arm_document(panel(), "A", keys, own, preset=PRESET, inputs=[], lacking=lacking)
+    for figures in (found["measures"], found["by_block"]["b0"]):
+        assert figures["kl_full"]["mean"] is None and figures["kl_full"]["reason"] == "only the top 20 are known"
+    assert found["measures"]["kl_top20"]["rows_at_rest_floor"] == 3
+    assert [found["by_block"][name]["kl_top20"]["rows_at_rest_floor"] for name in ("b0", "b1")] == [3, 0]
+    assert "rest_is_floor" not in found["measures"]
+
+
+def test_a_pair_says_what_its_arms_and_their_rows_lack() -> None:
+    keys = keys_of(panel())
+    arms = {"A": columns(keys, 1) | {"kl_top20": np.ones(keys.rows)}, "B": {"kl_top20": np.full(keys.rows, 2.0)}}
+    asked = request(["A", "B"], ["A,B"], [])
+    found = pair_document(
+        asked.pairs[0], keys, arms, repeats={}, preset=PRESET, lacking={"B": {"kl_full": Missing("top 20 only")}},
+        distances={("A", "B"): {"kl_pair20": np.ones(keys.rows), "rest_is_floor": np.ones(keys.rows)}},
+        not_of_pair={("A", "B"): {"kl_pair_full": Missing("one has no whole rows")}},
+    )  # fmt: skip
+    assert set(found["measures"]) == {"kl_top20"} and found["declared"]["primary"] == "kl_top20"
+    assert found["missing"] == {"kl_full": {"missing": "top 20 only"}}
+    apart = found["apart"]["rows"]
+    assert apart["kl_pair20"]["mean"] == 1 and apart["kl_pair20"]["rows_at_rest_floor"] == keys.rows
+    assert apart["kl_pair_full"]["mean"] is None and apart["kl_pair_full"]["reason"] == "one has no whole rows"
+    assert set(apart) == {"kl_pair20", "kl_pair_full"}
+
+
+def test_derived_figures_are_of_every_distance_from_the_reference() -> None:
+    keys = keys_of(panel())
+    arms = {"A": columns(keys, 1), "V": columns(keys, 3), "B": columns(keys, 2, shift=1.0)}
+    found = compared(arms, "mean(A,V),B")["derived"]
+    a = (arms["A"]["kl_full"] + arms["V"]["kl_full"]) / 2
+    ratio = arms["B"]["kl_full"].mean() / a.mean()
+    assert set(found) == {"relative_difference", "distance_ratio"}
+    assert set(found["distance_ratio"]) == {"kl_full"}
+    own = {name: found[name]["kl_full"] for name in found}
+    assert own["distance_ratio"]["value"] == pytest.approx(ratio)
+    assert own["relative_difference"]["value"] == pytest.approx(ratio - 1)
+    ends = own["distance_ratio"]["interval95"]
+    assert ends[0] < ratio < ends[1]
+    assert own["relative_difference"]["interval95"] == pytest.approx([end - 1 for end in ends])
+    without = compared({name: {"nll": own["kl_full"]} for name, own in arms.items()}, "A,B")["derived"]
+    assert "no distance from a reference" in without["distance_ratio"]["missing"]
+
+
 def test_a_population_without_a_row_has_a_reason_and_no_number() -> None:
     keys = keys_of(panel())
     own = columns(keys, 1) | {"reference_top_probability": np.full(keys.rows, 0.2)}
@@ -85,7 +168,7 @@ def test_the_difference_is_b_minus_a_and_the_rest_share_one_error_rate() -> None
     assert look["verdict"] == "resolved"
     assert look["sign_clusters"] == 10
     assert found["declared"]["primary"] == "kl_full"
-    assert found["declared"]["looks"] == 2 * (1 + 2 + 1)
+    assert found["declared"]["looks"] == 2 * (1 + 2)  # the one bucket is all rows: looked at twice, it is one look
     low, high = look["interval95"]
     wide_low, wide_high = look["bonferroni"]
     assert wide_low <= low < look["difference"] < high <= wide_high

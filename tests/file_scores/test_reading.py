@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made import DTYPES, Made, answers, made, pair_kl, stored
+from made import DTYPES, Made, answers, made, pair_kl, stored, with_topk_reference
 from writing import save_dump
 
 from engcmp_assets.file_scores import reading
 from engcmp_assets.file_scores.reading import Scored, score_files
+from engcmp_assets.kernel.measures import TOPK_ROW_MEASURES
 from engcmp_assets.kernel.panel_files import parse_panel_file
 from engcmp_assets.kernel.records import Panel
+from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.topk_measures import TOP_K, pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.row_layouts.finding import find_rows
@@ -76,34 +78,6 @@ def test_a_panel_without_a_reference_holds_engine_against_engine(tmp_path: Path)
         assert found.pairs[("A", "B")]["kl_pair_full"][number] == pytest.approx(exact, rel=1e-12, abs=1e-14)
 
 
-def with_topk_reference(one: Made, k: int, *, counted_from: int = 0, **changes: np.ndarray) -> None:
-    """The made reference, reduced to its top `k`; positions counted from the row or (1) from the predicted token."""
-    one.write_panel(reference="topk")
-    for window in one.windows:
-        rows = one.rows["reference"][window["window_id"]]
-        tokens = window["tokens"][1:]
-        top = topk_of(rows, tokens, k, where="made")
-        generated = dict(zip(window["positions"], window["roles"], strict=True))
-        tensors = {
-            "positions": ("U32", np.arange(len(rows), dtype="<u4") + counted_from),
-            "next_token_ids": ("U32", np.array(tokens, dtype="<u4")),
-            "roles": ("U8", np.array([generated.get(row) == "generated" for row in range(len(rows))], dtype="u1")),
-            "top_ids": ("U32", top.top_ids), "top_log_probs": ("F16", top.top_log_probs), "tail_log_mass": ("F32", top.tail_log_mass),
-            "next_token_log_prob": ("F32", top.next_token_log_prob),
-        }  # fmt: skip
-        tensors |= {name: (tensors[name][0], array) for name, array in changes.items()}
-        save_topk_raw(one.reference / f"{window['window_id']}.safetensors", tensors, window["window_id"])
-
-
-def save_topk_raw(path: Path, tensors: dict[str, tuple[str, np.ndarray]], window_id: str) -> None:
-    from safetensors.numpy import save_file  # noqa: PLC0415 - knows every type of this layout
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: np.ascontiguousarray(array) for name, (_, array) in tensors.items()}, path, {"window_id": window_id}
-    )
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("counted_from", [0, 1])
 def test_a_top_k_reference_gives_what_its_own_functions_give_of_all_rows_at_once(
@@ -122,9 +96,18 @@ def test_a_top_k_reference_gives_what_its_own_functions_give_of_all_rows_at_once
     }
     right = score_topk(stored_p, whole["A"], where="all")
     found = scored(one, "A", "B", pairs=(("A", "B"),), jobs=2)
-    assert tuple(found.measures["A"]) == ("kl_coarse", "kl_pb20", "nll", "top1", "entropy")
-    for name, values in found.measures["A"].items():
-        assert np.array_equal(values, getattr(right, name)), name
+    assert tuple(found.measures["A"])[:5] == ("kl_coarse", "kl_pb20", "nll", "top1", "entropy")
+    for name in TOPK_ROW_MEASURES:
+        assert np.array_equal(found.measures["A"][name], getattr(right, name)), name
+    exact = score_rows(p, stored(a, dtype)[1], tokens, where="all")
+    for name in ("agree_text", "top3_contained"):
+        assert np.array_equal(found.measures["A"][name], getattr(exact, name)), name
+    assert found.measures["A"]["nll_minus_reference"] == pytest.approx(exact.nll_minus_reference, abs=1e-6)
+    assert found.measures["A"]["reference_top_probability"] == pytest.approx(exact.reference_top_probability, rel=2e-3)
+    tail = np.exp(stored_p.tail_log_mass) * np.log(29 - 7)  # most entropy that the ids beyond the top K can add
+    above = found.measures["A"]["excess_entropy_at_most"] - exact.excess_entropy
+    assert (above > -5e-3).all() and (above <= tail + 5e-3).all() and above.max() > 0.01
+    assert not found.measures["A"]["rest_is_floor"].any()
     assert np.array_equal(found.pairs[("A", "B")]["kl_pair_coarse"], pair_coarse(whole["A"], whole["B"], where="all"))
     assert TOP_K != 7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engcmp_assets.file_scores.request import PairOf, Side, request
+from engcmp_assets.file_scores.request import GapOf, PairOf, Side, request
 from engcmp_resources.errors import EngcmpError
 
 ARMS = ["V1", "V1r", "V2", "C1"]
@@ -50,3 +50,24 @@ def test_pairs_that_cannot_be_read_are_refused_by_name(pair: str) -> None:
 def test_two_results_of_one_name_are_refused() -> None:
     with pytest.raises(EngcmpError, match=r"arm V1-vs-C1 and pair V1,C1 would share the file V1-vs-C1\.json"):
         request([*ARMS, "V1-vs-C1"], ["V1,C1"], [])
+
+
+def test_a_gap_is_of_three_sides_and_may_be_written_twice() -> None:
+    found = request(ARMS, [], [], ["V1,C1,V2", "V1, C1 ,V2", "mean(V1,V1r),C1,V2"])
+    assert found.gaps == (
+        GapOf(Side(("V1",)), Side(("C1",)), Side(("V2",))),
+        GapOf(Side(("V1", "V1r")), Side(("C1",)), Side(("V2",))),
+    )
+    assert [gap.file_name for gap in found.gaps] == ["gap-V1-C1-V2.json", "gap-mean-V1-V1r-C1-V2.json"]
+    assert str(found.gaps[1]) == "mean(V1,V1r),C1,V2"
+
+
+@pytest.mark.parametrize("gap", ["", "V1", "V1,C1", "V1,C1,V2,V1r", "V1,C1,C1", "V1,C1,X", "V1,,C1", "mean(V1),V1,C1"])
+def test_gaps_that_cannot_be_read_are_refused_by_name(gap: str) -> None:
+    with pytest.raises(EngcmpError, match="--gap"):
+        request(ARMS, [], [], [gap])
+
+
+def test_a_gap_and_an_arm_of_one_file_are_refused() -> None:
+    with pytest.raises(EngcmpError, match=r"arm gap-V1-C1-V2 and gap V1,C1,V2 would share the file"):
+        request([*ARMS, "gap-V1-C1-V2"], [], [], ["V1,C1,V2"])

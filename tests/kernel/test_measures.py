@@ -2,8 +2,20 @@
 
 import pytest
 
-from engcmp_assets.kernel.measures import MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES, measure
+from engcmp_assets.frozen_protocol.conformance import frozen_values, frozen_versions
+from engcmp_assets.kernel.light_measures import LightScores
+from engcmp_assets.kernel.measures import (
+    ADDED,
+    DISTANCES,
+    LIGHT_ROW_MEASURES,
+    LIGHT_TOPK_ROW_MEASURES,
+    MEASURES,
+    ROW_MEASURES,
+    TOPK_ROW_MEASURES,
+    measure,
+)
 from engcmp_assets.kernel.row_measures import RowScores
+from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.topk_measures import TopKScores
 from engcmp_resources.errors import EngcmpError
 
@@ -67,6 +79,38 @@ def test_every_row_measure_is_described_and_is_a_column_of_the_row_scores():
 def test_every_measure_of_a_top_k_row_is_described_and_is_a_column_of_the_top_k_scores():
     assert set(TOPK_ROW_MEASURES) <= set(MEASURES)
     assert set(TOPK_ROW_MEASURES) <= set(TopKScores.__dataclass_fields__)
+
+
+def test_every_measure_of_a_light_row_is_described_and_is_a_column_of_the_light_scores():
+    assert set(LIGHT_ROW_MEASURES) | set(LIGHT_TOPK_ROW_MEASURES) <= set(MEASURES)
+    assert list(LIGHT_ROW_MEASURES) == list(LightScores.__dataclass_fields__)[: len(LIGHT_ROW_MEASURES)]
+
+
+def test_the_distances_are_those_from_a_reference():
+    assert set(DISTANCES) <= set(MEASURES)
+    assert all(measure(name).better == "lower" and measure(name).unit == "nats" for name in DISTANCES)
+    assert set(DISTANCES) == {name for name in MEASURES if name.startswith("kl_") and "pair" not in name}
+
+
+def test_measures_that_were_added_since_change_no_freeze_that_does_not_declare_them():
+    study = load_study("smollm2-cpu")
+    assert frozen_versions(study.base) == study.frozen["versions"]
+    assert {name: f"{value:.12g}" for name, value in frozen_values(study.base).items()} == study.frozen["conformance"]
+    frozen = study.frozen["versions"]["measures"]
+    assert not set(frozen) & ADDED and set(MEASURES) == {*frozen, *ADDED}
+
+
+def test_a_freeze_covers_the_later_measures_and_drivers_that_its_study_uses():
+    base = load_study("smollm2-cpu").base
+    light = base.panels["pa"].model_copy(update={"measures": ["kl_top20"], "pair_measures": ["kl_pair20"]})
+    engine = base.engines["llamacpp"].model_copy(update={"kind": "docker"})
+    changed = base.model_copy(
+        update={"panels": base.panels | {"pa": light}, "engines": base.engines | {"boxed": engine}}
+    )
+    now, then = frozen_versions(changed), frozen_versions(base)
+    assert set(now["measures"]) - set(then["measures"]) == {"kl_top20", "kl_pair20"}
+    assert set(now["drivers"]) - set(then["drivers"]) == {"docker"}
+    assert set(frozen_values(changed)) - set(frozen_values(base)) == {"mean kl_top20", "mean kl_pair20"}
 
 
 def test_an_unknown_measure_is_refused_by_name_with_the_ids_there_are():

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from writing import DIGEST, light_columns, save_full, save_light
 
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.row_layouts import light_rows
 from engcmp_resources.row_layouts.finding import find_rows, read_light, read_top_k
+from engcmp_resources.row_layouts.light_rows import LightFile, LightWindow, read_light_window
 
 
 def refused(place: Path, window_id: str = "w1") -> str:
@@ -134,3 +138,89 @@ def test_a_file_without_a_row_and_rows_of_another_layout_are_refused(tmp_path):
     save_light(path, light_columns())
     with pytest.raises(EngcmpError, match="light rows, top-K ones are needed"):
         read_top_k(tmp_path, "w1")
+
+
+# ---------------------------------------------------------------- many windows in one file
+
+
+def many(path: Path, names: list[str], *, mixed: bool = False) -> Path:
+    """Windows of three rows, one after the other or with their rows mixed."""
+    parts = [light_columns(name) for name in names]
+    columns = {column: [value for part in parts for value in part[column]] for column in parts[0]}
+    if mixed:
+        rows = [row for start in range(3) for row in range(start, 3 * len(names), 3)]
+        columns = {column: [values[row] for row in rows] for column, values in columns.items()}
+    return save_light(path, columns)
+
+
+def same(found: LightWindow, other: LightWindow) -> bool:
+    return all(np.array_equal(getattr(found, name), getattr(other, name)) for name in LightWindow.__dataclass_fields__)
+
+
+NAMES = [f"w{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1], [*NAMES, *NAMES], ["w3", "w1", "w8", "w0"]])
+@pytest.mark.parametrize("batch", [1, 4, 8192])
+def test_windows_of_a_shared_file_read_as_each_alone_in_any_order(tmp_path, monkeypatch, mixed, order, batch):
+    monkeypatch.setattr(light_rows, "_BATCH_ROWS", batch)
+    monkeypatch.setattr(light_rows, "_HELD_ROWS", 2)
+    path = many(tmp_path / "all.parquet", NAMES, mixed=mixed)
+    file = LightFile(path, set(order))
+    for name in order:
+        assert same(file.window(name), read_light_window(path, name)), name
+
+
+def test_windows_in_the_file_s_order_are_read_in_one_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(light_rows, "_BATCH_ROWS", 4)
+    path = many(tmp_path / "all.parquet", NAMES)
+    file, read = LightFile(path, NAMES), []
+    restart = file._restart
+    monkeypatch.setattr(file, "_restart", lambda: read.append("again") or restart())
+    for name in NAMES:
+        assert file.window(name).window_id == name
+        assert not set(file._held) - {NAMES[NAMES.index(name) + 1] if name != NAMES[-1] else None}
+    assert read == []
+    file.window("w0")
+    assert read == ["again"]
+
+
+def test_windows_that_are_not_asked_for_are_not_held_and_not_given(tmp_path):
+    path = many(tmp_path / "all.parquet", NAMES)
+    file = LightFile(path, ["w2"])
+    with pytest.raises(EngcmpError, match="window w5: it holds no rows of it"):
+        file.window("w5")
+    assert file.window("w2").rows == 3 and not file._held
+    with pytest.raises(EngcmpError, match="window w77: it holds no rows of it"):
+        LightFile(path, ["w77"]).window("w77")
+
+
+def test_a_shared_file_that_changes_or_is_damaged_is_refused(tmp_path):
+    path = many(tmp_path / "all.parquet", NAMES)
+    file = LightFile(path, NAMES)
+    many(path, NAMES[:5])
+    with pytest.raises(EngcmpError, match="window w8: the file changed while it was read"):
+        file.window("w8")
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(EngcmpError, match="not a whole Parquet file"):
+        LightFile(path, NAMES)
+
+
+def test_a_bad_row_in_a_shared_file_names_its_window(tmp_path):
+    path = many(tmp_path / "all.parquet", NAMES)
+    columns = pq.read_table(path).to_pydict()
+    columns["position"][3 * 4 + 2] = 1
+    save_light(path, columns)
+    file = LightFile(path, NAMES)
+    assert file.window("w3").rows == 3
+    with pytest.raises(EngcmpError, match="window w4: position 1 stands twice"):
+        file.window("w4")
+
+
+def test_more_rows_of_a_window_than_are_read_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(light_rows, "_MOST_ROWS", 2)
+    path = many(tmp_path / "all.parquet", NAMES)
+    for read in (lambda: read_light_window(path, "w1"), lambda: LightFile(path, NAMES).window("w1")):
+        with pytest.raises(EngcmpError, match="window w1: more than 2 rows"):
+            read()
