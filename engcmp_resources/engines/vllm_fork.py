@@ -1,0 +1,199 @@
+"""Kind `vllm-fork`: a fork of vLLM by its own launcher, `start.sh` of its repository at a commit, with the environment of the protocol.
+
+Its container is restarted silently when it ends (`--restart unless-stopped`); so it is looked at before and after each window.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from engcmp_resources.containers import DockerHost
+from engcmp_resources.disk import disk_errors
+from engcmp_resources.engines import _launch_receipt, _launchers
+from engcmp_resources.engines._api import is_secret, make_client
+from engcmp_resources.engines._launcher_source import run_program
+from engcmp_resources.engines._launchers import LOOPBACK, Launch
+from engcmp_resources.engines._serving import Served
+from engcmp_resources.engines.servers import (
+    LaunchPlace,
+    Mode,
+    RunningServer,
+    ServerSpec,
+    Settings,
+    checked_settings,
+    refuse_lacking,
+    register_server,
+)
+
+READY_LINE = r"GLM release startup warmup complete; container is ready\."
+_OURS = frozenset(
+    {"IMAGE", "CONTAINER_NAME", "PORT", "SERVED_MODEL_NAME", "CACHE_DIR", "GPU_REQUEST", "MODEL_DIR_OVERRIDE"}
+)
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_STOP_S, _STOP_WAIT_S = 30, 90.0
+_KV_LINE = re.compile(
+    r"KV cache size: ([\d,]+) tokens(?:, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x)?"
+)
+
+
+class VllmForkSettings(Settings):
+    """The settings of kind `vllm-fork`.
+
+    `environment` are variables of `start.sh`, without those that the kind sets. `served_model` is the name of the model in requests.
+    `cache_dir` keeps compiled kernels between launches (`~` is the home folder); without it every launch is cold. `expected` maps labels
+    of the server's `cache_config_info` to what they must be. `capabilities` are what must be proved.
+    """
+
+    environment: dict[str, str] = Field(default_factory=dict)
+    served_model: str
+    patch: str | None = None
+    patch_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    container_name: str = Field(default="engcmp-vllm-fork", pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    port: int | None = Field(default=None, ge=1, le=65535)
+    cache_dir: str | None = None
+    ready_line: str = READY_LINE
+    expected: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    capabilities: dict[str, bool | int | Literal["full"] | tuple[Literal["prefill", "decode"], ...]] = Field(
+        default_factory=dict
+    )
+
+    @field_validator("environment")
+    @classmethod
+    def _are_theirs(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if _NAME.fullmatch(name) is None or name.startswith("ENGCMP_"):
+                raise ValueError(f"{name!r} is no variable of the launcher")
+            if name in _OURS:
+                raise ValueError(f"{name}: the kind sets it")
+        pairs = (pair.partition("=")[0] for pair in value.get("DEBUG_ENV", "").split())
+        if secret := next((name for name in (*value, *pairs) if is_secret(name)), None):
+            raise ValueError(f"{secret}: a secret does not belong into a protocol")
+        return value
+
+    @field_validator("ready_line")
+    @classmethod
+    def _is_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from error
+        return value
+
+
+@register_server("vllm-fork", VllmForkSettings)
+@contextmanager
+def start_vllm_fork(
+    spec: ServerSpec, place: LaunchPlace, *, mode: Mode, start_deadline_s: float, request_deadline_s: float
+) -> Generator[RunningServer, None, None]:
+    """Start the fork by `start.sh`; see `servers.start_server`. Both modes are the same launch.
+
+    `spec.identities` has `commit` (of the launcher) and `image`; `place.files["launcher"]` is the tar of `fetch_launcher`. It is ready
+    at its own line, which comes after its warm-up, and a first token: its /health is good long before.
+    """
+    settings = checked_settings(spec.kind, spec.settings, where=place.label)
+    if not isinstance(settings, VllmForkSettings):
+        raise TypeError("kind vllm-fork is registered with other settings")
+    until = time.monotonic() + start_deadline_s
+    with ExitStack() as stack:
+        host = DockerHost()
+        stack.callback(host.close)
+        image = _launchers.local_image(host, spec, place)
+        folder = _launchers.prepare(spec, place, settings.patch, settings.patch_sha256)
+        port = _launchers.free_port(settings.port, place)
+        launch = Launch(
+            spec, place, folder, settings.container_name, image, f"http://{LOOPBACK}:{port}", None, settings.ready_line
+        )
+        cache = _cache_folder(settings, place)
+        warm = any(cache.iterdir())
+        ours = environment_of(settings, spec, place, port, cache)
+        environment = _launchers.launcher_environment(place, ours)
+        began, command = time.monotonic(), ["bash", "start.sh"]
+        launched = stack.enter_context(
+            _launchers.started(host, launch, command, environment, until=until, stop=lambda: _stop(launch, environment))
+        )
+        client = make_client(
+            "vllm", launch.url, key=None, label=place.label, model=settings.served_model, vocab=spec.vocab
+        )
+        stack.callback(client.close)
+        first_at = _launchers.first_token(launch, launched, client, until)
+        proved, facts = _launchers.proved(launched, client, until)
+        refuse_lacking(place.label, settings.capabilities, proved)
+        facts = _launch_receipt.common_facts(launch, launched, command, began, first_at) | facts
+        facts["launcher"] = {"commit": spec.identities["commit"], "patch_sha256": settings.patch_sha256}
+        facts["environment"] = {name: launch.hidden(value) for name, value in sorted(ours.items())}
+        facts["environment"]["CACHE_DIR"] = "{cache}"
+        facts["cache"] = "warm" if warm else "cold"
+        facts |= _launch_receipt.inspected(launch)
+        info = facts["stated"].get("/metrics cache_config_info") or {}
+        facts["settings"] = _launch_receipt.refuse_differing(place.label, settings.expected, info)
+        facts["kv_pool"] = _kv_pool(facts, place.log)
+        facts["capabilities"] = proved.as_json()
+        launched.refuse_changed()
+        yield Served(
+            client, launched, url=launch.url, facts=facts, capabilities=proved, request_deadline_s=request_deadline_s
+        )
+
+
+def environment_of(
+    settings: VllmForkSettings, spec: ServerSpec, place: LaunchPlace, port: int, cache: Path
+) -> dict[str, str]:
+    """The variables of one launch: those of the protocol and ours."""
+    ours = {
+        "IMAGE": spec.identities["image"],
+        "CONTAINER_NAME": settings.container_name,
+        "PORT": f"{LOOPBACK}:{port}",  # it stands before the container's port in --publish
+        "SERVED_MODEL_NAME": settings.served_model,
+        "CACHE_DIR": str(cache),
+    }
+    if "model" in place.files and place.files["model"].is_dir():  # else it is found by MODEL_ID in the user's cache
+        ours["MODEL_DIR_OVERRIDE"] = str(place.files["model"])
+    if place.gpus:
+        devices = ",".join(str(index) for index in place.gpus)
+        ours["GPU_REQUEST"] = f'"device={devices}"'  # quoted for docker, which splits at commas
+    return settings.environment | ours
+
+
+def kv_pool_of_log(text: str) -> dict[str, Any] | None:
+    """Tokens of the KV pool, the longest request and how many of these fit, as a line of the log says; None without one."""
+    line = _KV_LINE.search(text)
+    if line is None:
+        return None
+    pool: dict[str, Any] = {"tokens": int(line[1].replace(",", "")), "how": "KV cache size line of the log"}
+    if line[2]:
+        pool |= {"max_model_len": int(line[2].replace(",", "")), "max_concurrency": float(line[3])}
+    return pool
+
+
+def _cache_folder(settings: VllmForkSettings, place: LaunchPlace) -> Path:
+    folder = place.scratch / "cache" if settings.cache_dir is None else Path(settings.cache_dir).expanduser()
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
+
+
+def _stop(launch: Launch, environment: Mapping[str, str]) -> None:
+    """Let the launcher stop its container, so that the engine can end in order; the container itself is removed after it."""
+    command = ["bash", "stop.sh"]
+    code, text = run_program(command, launch.folder, {**environment, "STOP_TIMEOUT": str(_STOP_S)}, _STOP_WAIT_S)
+    if code != 0:
+        launch.place.say(
+            f"stop.sh ended with {code}: {launch.hidden(text)[-200:]}; the container is removed all the same"
+        )
+
+
+def _kv_pool(facts: Mapping[str, Any], log: Path) -> dict[str, Any]:
+    """The pool as the metrics state it, else as the log does; what both say is kept."""
+    stated: dict[str, Any] = dict(facts["kv_pool"])
+    logged = kv_pool_of_log(log.read_text(encoding="utf-8", errors="replace"))
+    if logged is None:
+        return stated
+    if not isinstance(stated.get("tokens"), Mapping):
+        return stated | {"logged": logged}
+    return logged | {"max_model_len": stated.get("max_model_len") or logged.get("max_model_len")}
