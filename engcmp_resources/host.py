@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engcmp_resources.canonical import sha256_bytes, sha256_file
+from engcmp_resources.gpus import NoValue, snapshot
 from engcmp_resources.places import CHECKOUT
 
 _PACKAGES = (
@@ -25,6 +26,7 @@ _PACKAGES = (
     "matplotlib",
     "llvmlite",
 )
+_GPU_FACTS = ("index", "name", "uuid", "memory_total_bytes", "power_limit_w", "default_power_limit_w")
 _ROOMS = ("engcmp_assets", "engcmp_resources")
 
 
@@ -97,18 +99,12 @@ def _host_fingerprint() -> str | dict[str, str]:
 
 
 def _gpus() -> list[dict[str, Any]] | dict[str, str]:
-    """NVML's view of the GPUs, or why there is none."""
-    import pynvml  # noqa: PLC0415 - loads a driver library, and only where a receipt is written
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return {"missing": f"no NVML on this host: {error}"}
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [{"name": pynvml.nvmlDeviceGetName(handle), "driver": driver} for handle in handles]
-    except pynvml.NVMLError as error:
-        return {"missing": f"NVML failed: {error}"}
-    finally:
-        pynvml.nvmlShutdown()
+    """What the host's GPUs are, as NVML says, or why there is none. What they do meanwhile is telemetry's matter."""
+    shot = snapshot()
+    if isinstance(shot, NoValue):
+        return shot.as_json()
+    if isinstance(shot.gpus, NoValue):
+        return shot.gpus.as_json()
+    document = shot.as_json()
+    versions = {"driver": document["driver"], "cuda_driver": document["cuda_driver"]}
+    return [{name: gpu[name] for name in _GPU_FACTS} | versions for gpu in document["gpus"]]

@@ -1,4 +1,8 @@
-"""The lock of this host's engines, which dies with its holder, and the removal of engines that outlived theirs."""
+"""The locks of this host's engines, which die with their holder, and the removal of engines that outlived theirs.
+
+An engine on the processor has one lock for each user, in a private folder; an engine on GPUs has one for each GPU, for all users of
+the host (gpu_locks.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +23,12 @@ from typing import Any
 from engcmp_resources.errors import EngcmpError
 
 _POLL_S = 0.2
+_AGAIN_S = 0.02
 _REMIND_S = 10.0
 _HOLDER_BYTES = 4096
 _KILL_WAIT_S = 10.0
 _ROUNDS = 5
+_LABEL_SEPARATOR = os.pathsep
 _PROC = Path("/proc")
 
 
@@ -41,7 +47,10 @@ def engine_lock(
     path = _lock_folder(folder) / "engine.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        _take(descriptor, path, waiting, timeout_s)
+        take_lock(
+            descriptor, path, what="the engine lock", holder=lambda: _holder(descriptor),
+            waiting=waiting, timeout_s=timeout_s,
+        )  # fmt: skip
         holder = json.dumps({"pid": os.getpid(), "arm": arm, "run": run_id}).encode()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder[:_HOLDER_BYTES], 0)
@@ -54,10 +63,14 @@ def engine_lock(
         os.close(descriptor)
 
 
+def engine_lock_folder() -> Path:
+    """The folder of this user's engine lock, which need not exist: ENGCMP_LOCK_DIR, else one in the system's temporary folder."""
+    override = os.environ.get("ENGCMP_LOCK_DIR")
+    return Path(override) if override else Path(tempfile.gettempdir()) / f"engcmp-{os.geteuid()}"
+
+
 def _lock_folder(folder: Path | None) -> Path:
-    if folder is None:
-        override = os.environ.get("ENGCMP_LOCK_DIR")
-        folder = Path(override) if override else Path(tempfile.gettempdir()) / f"engcmp-{os.geteuid()}"
+    folder = folder or engine_lock_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # lstat: a link could lead to a folder that its owner exchanges later.
@@ -78,25 +91,40 @@ def _lock_folder(folder: Path | None) -> Path:
     return folder.resolve()
 
 
-def _take(descriptor: int, path: Path, waiting: Callable[[str], None], timeout_s: float) -> None:
+def take_lock(
+    descriptor: int,
+    path: Path,
+    *,
+    what: str,
+    holder: Callable[[], str],
+    waiting: Callable[[str], None],
+    timeout_s: float,
+) -> None:
+    """Take the lock of an open file, alone; `what` names it and `holder` says who has it.
+
+    Raises EngcmpError after `timeout_s` seconds. Even with 0 it tries twice: who only asks whether a lock is free holds it for an
+    instant.
+    """
     started = time.monotonic()
     told: tuple[str, float] | None = None
+    tries = 0
     while True:
+        tries += 1
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             now = time.monotonic()
-            holder = _holder(descriptor)
-            if now - started >= timeout_s:
+            who = holder()
+            if now - started >= timeout_s and tries > 1:
                 raise EngcmpError(
-                    f"the engine lock was not free within {timeout_s:g} s; {holder} holds it",
+                    f"{what} was not free within {timeout_s:.3g} s; {who} holds it",
                     where=str(path),
                     remedy="wait for that run, or end it, and run again",
                 ) from None
-            if told is None or told[0] != holder or now - told[1] >= _REMIND_S:
-                waiting(f"waiting for the engine lock; {holder} holds it")
-                told = (holder, now)
-            time.sleep(min(_POLL_S, max(0.0, started + timeout_s - now)))
+            if timeout_s > 0 and (told is None or told[0] != who or now - told[1] >= _REMIND_S):
+                waiting(f"waiting for {what}; {who} holds it")
+                told = (who, now)
+            time.sleep(min(_POLL_S, max(_AGAIN_S, started + timeout_s - now)))
         else:
             return
 
@@ -121,11 +149,21 @@ class _Orphan:
         return f"process {self.pid} ({self.command}) of arm {self.arm}, run {self.run}"
 
 
-def remove_orphans(lock: Path) -> list[str]:
-    """Kill the engine processes that a dead holder of `lock` left; a sentence for each.
+def lock_label(locks: Sequence[Path]) -> str:
+    """What the processes of an engine carry as ENGCMP_LOCK: all locks that its owner holds."""
+    return _LABEL_SEPARATOR.join(map(str, locks))
 
-    Call it right after taking the lock: then every process that carries ENGCMP_LOCK=`lock` beside ENGCMP_ARM and
-    ENGCMP_RUN, other than this one and its ancestors, has no living owner. Processes of other users are not looked at.
+
+def names_one_of(label: str, locks: Sequence[Path]) -> bool:
+    """Whether an ENGCMP_LOCK of a process or container names one of `locks`: then it is on something that `locks` are for."""
+    return not set(label.split(_LABEL_SEPARATOR)).isdisjoint(map(str, locks))
+
+
+def remove_orphans(*locks: Path) -> list[str]:
+    """Kill the engine processes that dead holders of `locks` left; a sentence for each.
+
+    Call it right after taking the locks: then every process whose ENGCMP_LOCK names one of them (`lock_label`), beside ENGCMP_ARM
+    and ENGCMP_RUN, other than this one and its ancestors, has no living owner. Processes of other users are not looked at.
     It needs /proc: on a system without it (macOS) it does nothing and returns an empty list; there an engine ends when
     the pipe from its parent closes. Raises EngcmpError for a process that does not die.
     """
@@ -133,19 +171,19 @@ def remove_orphans(lock: Path) -> list[str]:
         return []
     removed: dict[int, str] = {}
     for _ in range(_ROUNDS):  # an orphan may have started another process behind the scan
-        orphans = _orphans(lock)
+        orphans = _orphans(locks)
         if not orphans:
             break
         for orphan in orphans:
-            if _kill(orphan, lock):
+            if _kill(orphan, locks):
                 removed[orphan.pid] = f"removed an engine left by a dead run: {orphan}"
     return [removed[pid] for pid in sorted(removed)]
 
 
-def _orphans(lock: Path) -> list[_Orphan]:
+def _orphans(locks: Sequence[Path]) -> list[_Orphan]:
     spared = _ancestors()
     candidates = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
-    found = (_orphan(pid, lock) for pid in candidates if pid not in spared)
+    found = (_orphan(pid, locks) for pid in candidates if pid not in spared)
     return [orphan for orphan in found if orphan is not None]
 
 
@@ -162,7 +200,7 @@ def _ancestors() -> set[int]:
     return pids
 
 
-def _orphan(pid: int, lock: Path) -> _Orphan | None:
+def _orphan(pid: int, locks: Sequence[Path]) -> _Orphan | None:
     folder = _PROC / str(pid)
     try:
         environment = (folder / "environ").read_bytes()
@@ -171,13 +209,13 @@ def _orphan(pid: int, lock: Path) -> _Orphan | None:
         return None
     pairs = (entry.partition(b"=") for entry in environment.split(b"\0"))
     labels = {name: value.decode(errors="replace") for name, _, value in pairs if name.startswith(b"ENGCMP_")}
-    if labels.get(b"ENGCMP_LOCK") != str(lock) or not {b"ENGCMP_ARM", b"ENGCMP_RUN"} <= labels.keys():
+    if not names_one_of(labels.get(b"ENGCMP_LOCK", ""), locks) or not {b"ENGCMP_ARM", b"ENGCMP_RUN"} <= labels.keys():
         return None
     words = [word.decode(errors="replace") for word in command.split(b"\0") if word]
     return _Orphan(pid, labels[b"ENGCMP_ARM"], labels[b"ENGCMP_RUN"], " ".join(Path(word).name for word in words)[:80])
 
 
-def _kill(orphan: _Orphan, lock: Path) -> bool:
+def _kill(orphan: _Orphan, locks: Sequence[Path]) -> bool:
     """SIGKILL `orphan` and wait for its end; false if it ended by itself meanwhile."""
     try:
         handle = os.pidfd_open(orphan.pid)
@@ -185,13 +223,13 @@ def _kill(orphan: _Orphan, lock: Path) -> bool:
         return False
     try:
         # The handle is of whoever has this pid now: look again before the signal.
-        if _orphan(orphan.pid, lock) is None:
+        if _orphan(orphan.pid, locks) is None:
             return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         if not select.select([handle], [], [], _KILL_WAIT_S)[0]:
             raise EngcmpError(
                 f"an engine left by a dead run does not end: {orphan}",
-                where=str(lock),
+                where=lock_label(locks),
                 remedy="end it by hand, or restart the machine, and run again",
             )
     except ProcessLookupError:

@@ -17,6 +17,7 @@ import numpy as np
 from engcmp_assets.audit.reached import Reached, Receipt
 from engcmp_assets.captured_rows.journalled import launches_of
 from engcmp_assets.captured_rows.step import captured_made
+from engcmp_assets.engine_launch.disturbances import samples_by_start
 from engcmp_assets.engine_launch.step import launch_made, launch_spec
 from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH, captured_rows
 from engcmp_assets.kernel.panels import passes
@@ -176,7 +177,9 @@ def _table_differences(fresh: Mapping[str, Any], stored: Mapping[str, Any], plac
 def _launch(work: Work, receipt: Receipt) -> Made:
     panels = [work.study.panel(name) for name in work.study.protocol.panels]
     starts = json.loads(_path(work, receipt, "starts.json").read_bytes())
-    return launch_made(launch_spec(work, panels[0]), starts, len(passes(panels)))
+    telemetry = samples_by_start(read_parquet(_path(work, receipt, "telemetry.parquet")))
+    rules = work.study.protocol.gpus
+    return launch_made(launch_spec(work, panels[0]), starts, len(passes(panels)), telemetry=telemetry, rules=rules)
 
 
 def _captured(work: Work, receipt: Receipt) -> Made:

@@ -25,6 +25,7 @@ from engcmp_resources.journal import Journal
 from engcmp_resources.store import Blob
 
 _FLOAT32_BYTES = 4
+_KILLED = {"missing": "the run was killed before the engine's stop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,28 @@ class Capture:
     scratch: str
 
     def starts(self) -> list[dict[str, Any]]:
-        return [entry for entry in self.journal.entries if entry["kind"] == "start"]
+        """The starts, each with what was seen of the GPUs before it and after its end, and why it is void, if it is."""
+        ends, voids = self._by_start("end"), self._by_start("void")
+        return [
+            entry
+            | {"gpus_after": ends.get(entry["start"], {}).get("gpus_after", _KILLED)}
+            | ({"void": voids[entry["start"]]["reasons"]} if entry["start"] in voids else {})
+            for entry in self.journal.entries
+            if entry["kind"] == "start"
+        ]
 
     def windows(self) -> list[dict[str, Any]]:
-        """The windows of each launch, as they were taken last: one whose files were lost is taken again."""
+        """The windows of each launch, as they were taken last: one whose files were lost, or whose start is void, is taken again."""
+        void = self._by_start("void")
         found = {
-            (entry["launch"], entry["window"]): entry for entry in self.journal.entries if entry["kind"] == "window"
+            (entry["launch"], entry["window"]): entry
+            for entry in self.journal.entries
+            if entry["kind"] == "window" and entry["start"] not in void
         }
         return list(found.values())
+
+    def _by_start(self, kind: str) -> dict[int, dict[str, Any]]:
+        return {entry["start"]: entry for entry in self.journal.entries if entry["kind"] == kind}
 
     def panels_of(self, launch: Launch) -> list[Panel]:
         return [panel for panel in self.panels if panel.panel in launch.panels]
@@ -68,10 +83,20 @@ class Capture:
         done = {entry["window"] for entry in self.windows() if entry["launch"] == launch.number and self._stored(entry)}
         return [one for one in passes(self.panels_of(launch)) if one.window_id not in done]
 
-    def add_start(self, start: int, launch: Launch, facts: Mapping[str, Any]) -> None:
+    def add_start(self, start: int, launch: Launch, facts: Mapping[str, Any], gpus_before: Mapping[str, Any]) -> None:
         self.journal.append(
-            {"kind": "start", "start": start, "launch": launch.number, "path": launch.path, "facts": dict(facts)}
-        )
+            {
+                "kind": "start", "start": start, "launch": launch.number, "path": launch.path, "facts": dict(facts),
+                "gpus_before": dict(gpus_before),
+            }
+        )  # fmt: skip
+
+    def add_end(self, start: int, gpus_after: Mapping[str, Any]) -> None:
+        self.journal.append({"kind": "end", "start": start, "gpus_after": dict(gpus_after)})
+
+    def add_void(self, start: int, reasons: Sequence[str]) -> None:
+        """What the start measured does not count: its windows are missing from now on."""
+        self.journal.append({"kind": "void", "start": start, "reasons": list(reasons)})
 
     def add_window(self, launch: Launch, start: int, one: Pass, repeats: Sequence[Mapping[str, Any]]) -> None:
         """Journal a window whose repeats are all in the store: the pair is whole, or it does not exist."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
 from engcmp_assets.captured_rows.rows import take_window
 from engcmp_assets.captured_rows.running import Running, started
 from engcmp_assets.captured_rows.step import captured_made, kept_of, rows_step
+from engcmp_assets.captured_rows.watching import Holding, engine_held, samples_of_starts, watched
 from engcmp_assets.engine_launch.step import launch_made
 from engcmp_assets.engine_launch.step import step as launch_step
 from engcmp_assets.kernel.names import LAUNCH, captured_rows
@@ -26,10 +26,8 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, answer_from_store, prepare, record
 from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.locks import engine_lock, remove_orphans
 from engcmp_resources.store import require_space
 
-_LOCK_TIMEOUT_S = 12 * 3600.0
 Ready = Callable[[Mapping[str, Any]], None]
 
 
@@ -65,9 +63,14 @@ def capture_arm(
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     capture = open_capture(session, arm, remeasure=remeasure)
     _measure(capture, arm, _launches_for(capture, wanted), ready)
-    launch = record(
-        capture.work, launch_made(capture.spec, capture.starts(), len(capture.texts)), started_at=started_at
+    made = launch_made(
+        capture.spec,
+        capture.starts(),
+        len(capture.texts),
+        telemetry=samples_of_starts(capture),
+        rules=session.study.protocol.gpus,
     )
+    launch = record(capture.work, made, started_at=started_at)
     for step in wanted:
         if step.artifact == LAUNCH:
             yield launch
@@ -105,34 +108,31 @@ def _measure(capture: Capture, arm: ArmKey, launches: Sequence[Launch], ready: R
     if not launches:
         return
     require_space(capture.work.store.home, capture.bytes_needed(), f"capturing {arm}")
-    with _engine_held(capture, arm) as environment:
+    with engine_held(capture) as holding:
         for launch in launches:
-            _run_launch(capture, arm, launch, environment, ready)
+            _run_launch(capture, arm, launch, holding, ready)
 
 
-@contextmanager
-def _engine_held(capture: Capture, arm: ArmKey) -> Iterator[Mapping[str, str]]:
-    """Hold the engine lock; whatever a dead run left of its engine is removed before a start."""
-    work = capture.work
-    with engine_lock(arm=str(arm), run_id=work.session.run_id, waiting=work.say, timeout_s=_LOCK_TIMEOUT_S) as lock:
-        for orphan in remove_orphans(lock):
-            work.say(f"removed what a dead run had left: {orphan}")
-        yield {"ENGCMP_ARM": str(arm), "ENGCMP_LOCK": str(lock), "ENGCMP_RUN": work.session.run_id}
-
-
-def _run_launch(capture: Capture, arm: ArmKey, launch: Launch, environment: Mapping[str, str], ready: Ready) -> None:
+def _run_launch(capture: Capture, arm: ArmKey, launch: Launch, holding: Holding, ready: Ready) -> None:
     """One start of the engine: prove it, then capture the windows that this launch still lacks."""
     work = capture.work
     start = len(capture.starts()) + 1
     work.say(f"launch {launch.number}/{len(capture.launches)}, {launch.path}: starting {arm.engine}@{arm.version}")
-    with started(capture, arm, launch, start, environment) as running:
+    with (
+        watched(capture, start, holding.held) as watch,
+        started(capture, arm, launch, start, holding.labels) as running,
+    ):
         probed = _refuse_other_tokens(capture, running)
         facts = dict(running.facts)
         if isinstance(capture.spec, ServerSpec):
             facts["tokenizer_probed"] = probed
-        capture.add_start(start, launch, facts)
+        capture.add_start(start, launch, facts, watch.before)
+        watch.ready(facts)
         ready(facts)
-        _capture_windows(capture, running, launch, start)
+        try:
+            _capture_windows(capture, running, launch, start)
+        finally:
+            watch.stopping()
 
 
 def _capture_windows(capture: Capture, running: Running, launch: Launch, start: int) -> None:

@@ -10,6 +10,7 @@ from engcmp_assets.audit.collect import Unreached, remove, unreached
 from engcmp_assets.audit.leftovers import clean_up
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.lost_runs import end_lost_runs
+from engcmp_resources.gpu_locks import leases
 from engcmp_resources.places import home_folder
 from engcmp_resources.store import Store
 
@@ -20,7 +21,7 @@ from engcmp_resources.store import Store
 )
 @click.option("--yes", is_flag=True, help="With --files: remove them. A tombstone receipt says what there was.")
 def gc(files: bool, yes: bool) -> None:
-    """Clean up after runs that were killed: engine processes, Dagster runs whose process is gone, temporary files.
+    """Clean up after runs that were killed: engine processes, GPU leases, Dagster runs whose process is gone, temporary files.
 
     Beside a run that measures it leaves alone what is that run's; files are then only listed.
     """
@@ -31,6 +32,9 @@ def gc(files: bool, yes: bool) -> None:
     with open_instance() as instance:
         found += [f"reported as ended: run {run_id}" for run_id in end_lost_runs(instance)]
     click.echo("\n".join(found) or "no run has left anything")
+    for lease, stale in leases():
+        if not stale:
+            click.echo(f"held: {lease.what}, by {lease}")
     if yes:
         _collect_for_good(store)
     elif files:

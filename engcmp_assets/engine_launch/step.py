@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engcmp_assets.engine_launch.disturbances import START_TELEMETRY_COLUMNS, disturbances, telemetry_of_starts
 from engcmp_assets.kernel.engine_tables import ServerEngine
+from engcmp_assets.kernel.gpu_rules import GpuRules
 from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output, engine_file
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
@@ -81,8 +83,17 @@ def files_of(study: Study, arm: ArmKey) -> tuple[str, ...]:
     return (*(engine_file(role) for role in roles), checkpoint_output(arm))
 
 
-def launch_made(spec: LaunchSpec | ServerSpec, starts: Sequence[Mapping[str, Any]], probed_windows: int) -> Made:
-    """The launch artifact of all its starts (each: start, launch, facts)."""
+def launch_made(
+    spec: LaunchSpec | ServerSpec,
+    starts: Sequence[Mapping[str, Any]],
+    probed_windows: int,
+    *,
+    telemetry: Mapping[int, Sequence[Mapping[str, Any]]],
+    rules: GpuRules | None,
+) -> Made:
+    """The launch artifact of all its starts (each: start, launch, facts, what was seen of the GPUs) and their telemetry by start."""
+    disturbed = disturbances(starts, telemetry, rules)
+    seen = telemetry_of_starts(telemetry)
     table = {
         column.name: [
             start[column.name] if column.name in ("start", "launch", "path") else start["facts"].get(column.name)
@@ -103,6 +114,10 @@ def launch_made(spec: LaunchSpec | ServerSpec, starts: Sequence[Mapping[str, Any
         products=[
             Product("spec.json", "json", canonical_bytes(spec.as_json())),
             Product("starts.json", "json", canonical_bytes(list(starts))),
+            Product(
+                "telemetry.parquet", "parquet", parquet_bytes(START_TELEMETRY_COLUMNS, seen), rows=len(seen["start"]),
+                columns=START_TELEMETRY_COLUMNS,
+            ),
             Product("starts.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=len(starts), columns=COLUMNS),
             Product("plot.png", "png", plot, role="view"),
         ],
@@ -118,7 +133,16 @@ def launch_made(spec: LaunchSpec | ServerSpec, starts: Sequence[Mapping[str, Any
                 if probed else "The engine is given token ids and has no tokenizer to ask: nothing was read as text",
                 {"windows": probed_windows if probed else 0},
             ),
+            Check(
+                "undisturbed", not disturbed,
+                "; ".join(disturbed) or (
+                    "The GPUs were as the protocol declares, before, during and after" if rules
+                    else "The study declares no GPUs; what the host did is in telemetry.parquet"
+                ),
+                {"samples": len(seen["start"])},
+            ),
         ],
+        flags=disturbed,
         details={"spec": spec.as_json(), "facts": starts[0]["facts"]},
     )  # fmt: skip
 
@@ -138,7 +162,7 @@ def step(study: Study) -> Step:
         ),
         group="capture",
         kinds=("cplusplus",),
-        version="1",
+        version="2",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use("sources", "arm", lambda arm: files_of(study, arm)),
@@ -149,6 +173,7 @@ def step(study: Study) -> Step:
         make=_unreachable,
         columns=COLUMNS,
         checks={
+            "undisturbed": "GPUs as declared: no foreign process, no throttling beyond the limit, memory given back",
             "settings_resolved_as_requested": "What the engine reports of its settings equals what the protocol asks for",
             "engine_tokenizes_alike": "The engine's own tokenizer gives the frozen token ids for the texts",
         },

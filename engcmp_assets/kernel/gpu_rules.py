@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,11 @@ from engcmp_resources.errors import EngcmpError
 
 _Index = Annotated[int, Field(ge=0)]
 _Bytes = Annotated[int, Field(ge=0)]
+ThrottleWord = Literal[
+    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown",
+    "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability",
+]  # fmt: skip
+"""What telemetry calls the reasons for which a GPU's clocks are held down."""
 CAPTURING = "capturing"
 """The phase of the samples that are taken from the engine's readiness to its stop."""
 _GB = 1e9
@@ -43,7 +48,7 @@ class GpuRules(Strict):
     """How much more may be in use after the stop than before the launch."""
     throttled_share_at_most: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Share of a capture's samples in which one of `throttle_words` held."""
-    throttle_words: tuple[str, ...] = (
+    throttle_words: tuple[ThrottleWord, ...] = (
         "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown",
     )  # fmt: skip
     """Which reasons count. `sw_power_cap` does not by default: a declared power limit is a condition, not a disturbance."""
@@ -91,7 +96,7 @@ def foreign_bytes(gpu: Record) -> int | None:
     """
     held = [process["used_bytes"] for process in foreign_processes(gpu)]
     if all(map(_is_told, held)):
-        return sum(held)
+        return sum(int(one) for one in held)
     used, ours = gpu["memory_used_bytes"], _own_bytes(gpu)
     return int(used) - ours if _is_told(used) else None
 

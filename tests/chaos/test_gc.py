@@ -40,6 +40,11 @@ CAPTURING = re.compile(r"captured_rows: launch 1/\d+, prefill, window")
 UNNEEDED = b"what an earlier study left"
 
 
+@pytest.fixture(autouse=True)
+def _no_gpu_locks_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGCMP_GPU_LOCK_DIR", str(tmp_path / "gpu-locks"))
+
+
 @pytest.fixture
 def cut_home(measured_home: Path, tmp_path: Path) -> Path:
     home = copy_of(measured_home, tmp_path / "home")
@@ -224,3 +229,41 @@ def test_nothing_is_collected_from_a_damaged_store(home_copy: Path, what: str) -
 def test_yes_without_files_is_a_wrong_usage(tmp_path: Path) -> None:
     done = engcmp("gc", "--yes", home=tmp_path / "home")
     assert done.returncode == 2 and "--yes goes with --files" in done.stderr
+
+
+HOLD_GPU = """
+import sys
+from engcmp_resources.gpu_locks import gpu_locks
+with gpu_locks([int(sys.argv[1])], arm="K4/vllm@v1", run_id=sys.argv[2], waiting=print, timeout_s=0) as held:
+    held.update_lease(container="c" * 64)
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_gpus_of_a_dead_run_are_freed_and_those_of_a_living_one_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGCMP_GPU_LOCK_DIR", str(tmp_path / "locks"))
+    holders = []
+    for gpu, run in (("0", "dead"), ("1", "living")):
+        command = [sys.executable, "-c", HOLD_GPU, gpu, run]
+        holders.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        stdout = holders[-1].stdout
+        assert stdout is not None and stdout.readline() == b"held\n"
+    dead, living = holders
+    try:
+        dead.kill()
+        dead.wait()
+        done = engcmp("gc", home=tmp_path / "home")
+        assert done.returncode == 0, done.stderr
+        removed, held = done.stdout.splitlines()
+        assert removed.startswith(
+            f"removed the lease of a dead run: GPU 0, process {dead.pid} of user {os.geteuid()} (arm K4/"
+        )
+        assert f"container {'c' * 64}" in removed
+        assert held.startswith(f"held: GPU 1, by process {living.pid} of user ") and "run living" in held
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
