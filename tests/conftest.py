@@ -43,6 +43,7 @@ def _no_results_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatc
     locks = apart / "locks"
     locks.mkdir(mode=0o700)
     monkeypatch.setenv("ENGCMP_LOCK_DIR", str(locks))
+    monkeypatch.setenv("ENGCMP_GPU_LOCK_DIR", str(apart / "gpu-locks"))
 
 
 @pytest.fixture(scope="session")

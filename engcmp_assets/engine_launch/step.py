@@ -20,6 +20,7 @@ from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.engines.base import LaunchSpec
 from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host_image import is_host_image
 
 COLUMNS = (
     Column("start", "int", "1", "Number of the start, in order"),
@@ -66,9 +67,10 @@ def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[st
     for role, source in study.protocol.roles_of(arm).items():
         entry = study.protocol.sources[source]
         if isinstance(entry, ImageSource):
-            found[role] = f"{entry.image}@{entry.digest}"
+            # A registry's digest belongs to a name; the image made from nothing was never in one, and has an ID alone.
+            found[role] = entry.digest if is_host_image(entry.digest) else f"{entry.image}@{entry.digest}"
         elif isinstance(entry, RepositorySource):
-            found[role] = entry.commit
+            found["commit" if role == "launcher" else role] = entry.commit
         else:
             found[role] = hashes[engine_file(role)]
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -22,6 +24,14 @@ _FORCING_TEXT = "a"
 _FORCING_BIAS = 1e4
 _ANOTHER = "another program answers at this address: end it, or let the engine choose a free port"
 _UNKNOWN_FORM = "use a version with the known answers, or teach _llamacpp_http.py the new ones"
+_LOG_WAIT_S = 1.0
+_LOG_POLL_S = 0.05
+_LOGGED = {
+    "n_batch": re.compile(rb"llama_context: n_batch +=\s*(\d+)"),
+    "n_ubatch": re.compile(rb"llama_context: n_ubatch +=\s*(\d+)"),
+    "n_threads": re.compile(rb"system_info: n_threads = (\d+)"),
+    "n_threads_batch": re.compile(rb"system_info: n_threads = \d+ \(n_threads_batch = (\d+)\)"),
+}
 
 
 class Late(EngcmpError):
@@ -91,7 +101,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
 class CompletionClient:
-    """The server at `address`, asked with `key` for `model`, the name under which it was told to serve its file.
+    """The server at `address`, asked with `key` (empty for none) for `model`, the name under which it was told to serve its file.
 
     `label` names the launch in errors; `vocab` is the width of a row. All methods raise EngcmpError: Late, BrokenOff, or
     for an answer that is not as it must be.
@@ -101,7 +111,7 @@ class CompletionClient:
         self._address, self._label, self._model, self._vocab = address, label, model, vocab
         self._http = httpx.Client(
             base_url=address,
-            headers={"Authorization": f"Bearer {key}"},
+            headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=False,  # the user's proxy does not lead to this machine's loopback
             limits=httpx.Limits(max_keepalive_connections=0),  # the server drops an idle one after 5 s, under a request
         )
@@ -266,3 +276,16 @@ def _beginning(content: bytes) -> str:
     """The first characters of an answer, in one line."""
     text = " ".join(content[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
     return repr(text[:_SHOWN_CHARACTERS]) if text else "nothing"
+
+
+def logged_settings(log: Path) -> dict[str, Any]:
+    """The settings that the server does not state over HTTP, from its log, which is written by a thread of its own."""
+    until = time.monotonic() + _LOG_WAIT_S
+    while True:
+        text = log.read_bytes()
+        found = {name: pattern.search(text) for name, pattern in _LOGGED.items()}
+        if all(found.values()) or time.monotonic() > until:
+            break
+        time.sleep(_LOG_POLL_S)
+    unknown = {"missing": "neither the server's answers nor its log state it"}
+    return {name: int(match[1]) if match else unknown for name, match in found.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_resources.engines._child import END_WAIT_S, OWN_ENVIRONMENT, Child, check_file
-from engcmp_resources.engines._llamacpp_http import BrokenOff, CompletionClient, Late
+from engcmp_resources.engines._llamacpp_http import BrokenOff, CompletionClient, Late, logged_settings
 from engcmp_resources.engines.base import (
     ROW_DEADLINE_S,
     START_DEADLINE_S,
@@ -29,14 +29,6 @@ from engcmp_resources.errors import EngcmpError
 _WORKER = Path(__file__).with_name("llamacpp_server_worker.py")
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 _DEATH_WAIT_S = 1.0
-_LOG_WAIT_S = 1.0
-_LOG_POLL_S = 0.05
-_LOGGED = {
-    "n_batch": re.compile(rb"llama_context: n_batch +=\s*(\d+)"),
-    "n_ubatch": re.compile(rb"llama_context: n_ubatch +=\s*(\d+)"),
-    "n_threads": re.compile(rb"system_info: n_threads = (\d+)"),
-    "n_threads_batch": re.compile(rb"system_info: n_threads = \d+ \(n_threads_batch = (\d+)\)"),
-}
 
 
 class _Decoder:
@@ -141,19 +133,6 @@ def _requested(spec: LaunchSpec) -> dict[str, int]:
     }
 
 
-def _logged(log: Path) -> dict[str, Any]:
-    """The settings that the server does not state over HTTP, from its log, which a thread of its own writes."""
-    until = time.monotonic() + _LOG_WAIT_S
-    while True:
-        text = log.read_bytes()
-        found = {name: pattern.search(text) for name, pattern in _LOGGED.items()}
-        if all(found.values()) or time.monotonic() > until:
-            break
-        time.sleep(_LOG_POLL_S)
-    unknown = {"missing": "neither the server's answers nor its log state it"}
-    return {name: int(match[1]) if match else unknown for name, match in found.items()}
-
-
 def _facts(label: str, spec: LaunchSpec, stated: dict[str, Any]) -> dict[str, Any]:
     requested = _requested(spec) | {"slots": 1, "n_vocab": spec.vocab}
     return {
@@ -201,7 +180,7 @@ def start_llamacpp_server(
         try:
             with _engine_errors(child, "getting ready", start_deadline_s):
                 stated |= client.get_ready(until - time.monotonic())
-            yield _Decoder(child, client, _facts(label, spec, stated | _logged(log)), row_deadline_s)
+            yield _Decoder(child, client, _facts(label, spec, stated | logged_settings(log)), row_deadline_s)
         finally:
             client.close()
     finally:

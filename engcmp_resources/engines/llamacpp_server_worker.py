@@ -1,7 +1,7 @@
 """The child process that holds llama.cpp's own HTTP server: the extension module of the wheel, without its Python files.
 
 It answers JSON lines as `llamacpp_worker` does: the first request starts the server, whose own threads then answer HTTP
-on 127.0.0.1; later ones ask for the memory used.
+on 127.0.0.1; later ones ask for the memory used. `llamacpp_server_cli` starts the same server from a command line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ _FIXED: dict[str, Any] = {
     "warmup": False,
     "cache_ram_mib": 0,  # would bring back the cache of an earlier window, and take up to 8 GiB
 }
-# What was renamed between versions: the newest name first.
-_RENAMED: tuple[dict[str, Any], ...] = (
-    {"hostnames": [_HOST], "hostname": _HOST},
-    {"cache_idle_slots": False, "clear_idle": False},
-    {"ui": False, "webui": False},
-)
+
+
+def _renamed(host: str) -> tuple[dict[str, Any], ...]:
+    """What was renamed between versions: the newest name first."""
+    return (
+        {"hostnames": [host], "hostname": host},
+        {"cache_idle_slots": False, "clear_idle": False},
+        {"ui": False, "webui": False},
+    )
 
 
 def _load(path: str) -> ModuleType:
@@ -99,7 +102,7 @@ def _parameters(module: ModuleType, request: dict[str, Any], verbosity: int) -> 
     _set(params, "verbosity", verbosity)
     for name, value in _FIXED.items():
         _set(params, name, value)
-    for names in _RENAMED:
+    for names in _renamed(request.get("host", _HOST)):
         present = [name for name in names if hasattr(params, name)]
         if not present:
             raise _unknown_parameter(f"no {' or '.join(names)}")
@@ -123,7 +126,11 @@ def _is_taken(port: int) -> bool:
 
 
 class Server:
-    """A server that listens, with its model loaded; raises Refused for whatever cannot be served as requested."""
+    """A server that listens, with its model loaded; raises Refused for whatever cannot be served as requested.
+
+    `request` holds `library` and `model` (paths), `key`, `alias`, `port` (0 for a free one), `n_ctx`, `n_batch`, `n_ubatch`, `n_threads`,
+    `n_threads_batch`, and `host` where it is not 127.0.0.1. All else is the same for whoever starts it, so that the rows are too.
+    """
 
     def __init__(self, request: dict[str, Any]) -> None:
         started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -101,6 +102,8 @@ class Engine:
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(options.max_seqs)
         self._requests = 0
+        known = options.known_texts
+        self._known: dict[str, list[int]] = json.loads(known.read_text(encoding="utf-8")) if known else {}
         self._last_scored: list[int] = []
         random = int.from_bytes(os.urandom(8), "little")
         self._noise_key = random if options.noise_seed is None else options.noise_seed
@@ -192,7 +195,11 @@ class Engine:
         """The ids of a text, with a BOS token where `bos`."""
         special = parse_special or exchange.fault("control_strings_parsed") is not None
         other = exchange.fault("tokenizer_other")
-        ids = truth.tokenize_otherwise(text) if other else truth.tokenize(text, parse_special=special)
+        ids = (
+            truth.tokenize_otherwise(text)
+            if other
+            else self._known.get(text) or truth.tokenize(text, parse_special=special)
+        )
         return [truth.BOS] * (self._bos(exchange) if bos else 0) + ids
 
     def encode_chat(self, exchange: Exchange, messages: Any, *, thinking: bool) -> list[int]:

@@ -41,6 +41,7 @@ class Options:
     api_key_file: Path | None = None
     load_ms: float = 0.0
     warmup_ms: float = 0.0
+    known_texts: Path | None = None
     until_stdin_closes: bool = False
 
 
@@ -73,6 +74,7 @@ HELP = {
     "api_key_file": "file with the key that requests must bear",
     "load_ms": "milliseconds of 503 from /health after it listens",
     "warmup_ms": "milliseconds of warm-up behind a good /health (with --fork)",
+    "known_texts": "JSON file of texts and their token ids, as the tokenizer of the model that it plays would give them",
     "until_stdin_closes": "end when standard input does, so that it does not outlive a test that was killed",
 }
 
