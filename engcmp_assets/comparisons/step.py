@@ -237,6 +237,8 @@ def _plot(pairs: Sequence[Mapping[str, Any]]) -> bytes:
             continue
         ends = figure["interval"]
         rows.append(DotRow(pair["pair_id"], figure["value"], ends.get("low"), ends.get("high"), pair["kind"], ""))
+    if not rows:
+        rows.append(DotRow("no pair", None, None, None, "arms", "the study declares no pair"))
     title = f"Candidate minus baseline: distance from the reference, {ALL} rows"
     return dots_with_intervals(title, rows, unit="nats (kl_full)", zero_line=True)
 

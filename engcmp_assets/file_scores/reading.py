@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.measures import ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.file_scores.measuring import REFERENCE, Measured, Pair, Part, lacking, measure
+from engcmp_assets.kernel.light_measures import LightRows, light_rows
 from engcmp_assets.kernel.panel_files import check_ids, check_roles, check_width, refuse_bad_rows, rows_of
-from engcmp_assets.kernel.records import Panel, Window
-from engcmp_assets.kernel.row_measures import pair_kl, score_rows
-from engcmp_assets.kernel.topk_measures import ReducedRows, TopKRows, pair_coarse, reduce_rows, score_topk
+from engcmp_assets.kernel.records import Missing, Panel, Window
+from engcmp_assets.kernel.topk_measures import TopKRows
 from engcmp_assets.scores.alignment import Alignment, check_alignment
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.row_layouts.finding import RowFolder, open_rows, read_top_k
+from engcmp_resources.row_layouts.finding import RowFolder, open_rows, read_light, read_top_k
+from engcmp_resources.row_layouts.light_rows import LightFile, LightWindow
 from engcmp_resources.row_layouts.source import RowSource
 from engcmp_resources.row_layouts.topk_rows import TopKWindow
 
@@ -28,24 +31,24 @@ Int64 = npt.NDArray[np.int64]
 _TURN_BYTES = 96 << 20
 # Files that are read at once: from a cold disk one reader waits for each answer before it asks again, two keep it busy.
 _READERS = 2
-WITHOUT_REFERENCE = ("nll", "entropy", "agree_text")
-REFERENCE = "reference"  # its name among the sides; no arm may have it
-_TOP_PROBABILITY = "reference_top_probability"
-# What one arm, or one pair of arms, gives of some rows.
-_Found = tuple[dict[str, dict[str, Float64]], dict[str, Int64], dict[tuple[str, str], dict[str, Float64]]]
 
 
 @dataclass(slots=True)
 class Scored:
     """What the rows give: for each arm its measures by id, float64 [rows]; for each pair of arms its distance and equality.
 
-    Rows are in the order of the panel: window by window, position by position. `files` are the files read, with their sizes.
+    Rows are in the order of the panel: window by window, position by position. `lacking` are the measures that an arm of light rows, and
+    `not_of_pair` those that a pair cannot give, each with its reason. `files` are the files read, with their sizes;
+    `chunks` the lengths of the prefill chunks by arm and window, where the capture recorded them.
     """
 
     measures: dict[str, dict[str, Float64]] = field(default_factory=dict)
-    pairs: dict[tuple[str, str], dict[str, Float64]] = field(default_factory=dict)
+    pairs: dict[Pair, dict[str, Float64]] = field(default_factory=dict)
+    lacking: dict[str, dict[str, Missing]] = field(default_factory=dict)
+    not_of_pair: dict[Pair, dict[str, Missing]] = field(default_factory=dict)
     alignment: dict[str, Alignment] = field(default_factory=dict)
     files: dict[str, dict[str, int]] = field(default_factory=dict)
+    chunks: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class _Turn:
     window: Window
     tokens: Int64
     sources: Mapping[str, RowSource]
+    lights: Mapping[str, LightWindow]
     places: Mapping[str, Int64]
     top_k: TopKWindow | None
     start: int
@@ -76,8 +80,13 @@ class _Turn:
 
     def files(self, *names: str) -> str:
         """The files of these sides, for an error."""
-        paths = [self.top_k.path if name == REFERENCE and self.top_k else self.sources[name].path for name in names]
+        paths = [self._path(name) for name in names]
         return ("file " if len(paths) == 1 else "files ") + " and ".join(str(path) for path in paths)
+
+    def _path(self, name: str) -> Path:
+        if name == REFERENCE and self.top_k:
+            return self.top_k.path
+        return self.lights[name].path if name in self.lights else self.sources[name].path
 
     def each(self) -> Iterator[tuple[RowSource, int, int]]:
         for name, source in self.sources.items():
@@ -88,6 +97,28 @@ class _Turn:
         source, parts = self.sources[name], _spans(self.places[name])
         blocks = [source.block(first, last) for first, last in parts]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def light(self, name: str, vocab: int) -> LightRows:
+        own, file = self.places[name], self.lights[name]
+        return light_rows(
+            file.top_ids[own], file.top_log_probs[own], file.next_token_log_prob[own], self.tokens,
+            vocab=vocab, where=f"arm {name}, {self.files(name)}",
+        )  # fmt: skip
+
+    def stored(self) -> TopKRows | None:
+        """The rows of a top-K reference."""
+        if self.top_k is None:
+            return None
+        own, file = self.places[REFERENCE], self.top_k
+        return TopKRows(
+            file.top_ids[own], file.top_log_probs[own], file.tail_log_mass[own], file.next_token_log_prob[own]
+        )
+
+    def rows_of_all(self, vocab: int) -> Part:
+        """The rows of every side."""
+        full = {name: self.block(name) for name in self.sources}
+        light = {name: self.light(name, vocab) for name in self.lights}
+        return Part(self.tokens, full, light, self.stored(), self.files)
 
 
 def score_files(
@@ -107,12 +138,11 @@ def score_files(
     Raises EngcmpError naming arm, file, window and row for rows that are missing, damaged, foreign or bad; then there is no result.
     """
 
-    def score(turn: _Turn) -> _Found:
-        return _score(turn, panel, list(arms), pairs, jobs)
+    def score(turn: _Turn) -> Measured:
+        return measure(turn.rows_of_all(panel.vocab), panel.reference, list(arms), pairs, jobs=jobs)
 
     scored = Scored()
-    parts: dict[str, list[Mapping[str, Float64]]] = {name: [] for name in arms}
-    pair_parts: dict[tuple[str, str], list[Mapping[str, Float64]]] = {pair: [] for pair in pairs}
+    parts: list[Measured] = []
     tops: dict[str, dict[str, list[Int64]]] = {name: {} for name in arms}
     done = 0
     for _ in _windows(panel, reference, arms, scored):
@@ -120,38 +150,41 @@ def score_files(
     with ThreadPoolExecutor(_READERS, thread_name_prefix="read-ahead") as readers:
         for turn in _ahead(_turns(_windows(panel, reference, arms, scored), panel.vocab), readers):
             try:
-                found, own_tops, distances = score(turn)
+                found = score(turn)
             except EngcmpError as error:
                 raise _of_first_bad_row(turn, error, score) from error
+            parts.append(found)
             for name in arms:
-                parts[name].append(found[name])
-                tops[name].setdefault(turn.window.window_id, []).append(own_tops[name])
-            for pair in pairs:
-                pair_parts[pair].append(distances[pair])
+                tops[name].setdefault(turn.window.window_id, []).append(found.tops[name])
             for source, first, last in turn.each():
                 source.release(first, last)
             done += turn.rows
             progress(done, f"window {turn.window.window_id}")
-    for name in arms:
-        scored.measures[name] = _joined(parts[name])
+    for name, folder in arms.items():
+        scored.measures[name] = _joined([part.measures[name] for part in parts])
+        scored.lacking[name] = lacking(panel.reference, light=folder.layout == "light")
         windows = [(window, np.concatenate(tops[name][window.window_id])) for window in panel.windows]
-        scored.alignment[name] = _aligned(name, arms[name], check_alignment(windows))
-    scored.pairs = {pair: _joined(pair_parts[pair]) for pair in pairs}
+        scored.alignment[name] = _aligned(name, folder, check_alignment(windows))
+    for pair in pairs:
+        scored.not_of_pair[pair] = {one: why for part in parts for one, why in part.missing[pair].items()}
+        kept = [
+            {one: values for one, values in part.distances[pair].items() if one not in scored.not_of_pair[pair]}
+            for part in parts
+        ]
+        scored.pairs[pair] = _joined(kept)
     return scored
-
-
-def measures_of(panel: Panel) -> tuple[str, ...]:
-    """The measures of single rows that a panel's reference allows."""
-    if panel.reference == "full":
-        return ROW_MEASURES
-    return TOPK_ROW_MEASURES if panel.reference == "topk" else WITHOUT_REFERENCE
 
 
 def _windows(
     panel: Panel, reference: RowFolder | None, arms: Mapping[str, RowFolder], scored: Scored
 ) -> Iterator[_Turn]:
     """All rows of each window; files are opened and checked, rows not yet read."""
-    full = {**({REFERENCE: reference} if reference is not None and panel.reference == "full" else {}), **arms}
+    light = {name: folder for name, folder in arms.items() if folder.layout == "light"}
+    full = {name: folder for name, folder in arms.items() if name not in light}
+    names = [window.window_id for window in panel.windows]
+    shared = {path: LightFile(path, names) for folder in light.values() for path in _of_many_windows(folder)}
+    if reference is not None and panel.reference == "full":
+        full = {REFERENCE: reference} | full
     for window in panel.windows:
         sources = {name: open_rows(folder, window.window_id) for name, folder in full.items()}
         places = {}
@@ -159,6 +192,16 @@ def _windows(
             check_width(source, source.vocab, panel, arm=name)
             places[name] = rows_of(source, window, arm=name)
             scored.files.setdefault(name, {})[str(source.path)] = source.bytes_on_disk
+            if (lengths := source.chunk_lengths) is not None:
+                scored.chunks.setdefault(name, {})[window.window_id] = lengths
+        lights = {}
+        for name, folder in light.items():
+            path = folder.files.get(window.window_id)
+            own = shared[path].window(window.window_id) if path in shared else read_light(folder, window.window_id)
+            lights[name] = own
+            places[name] = rows_of(own, window, arm=name, next_token_ids=own.next_token_ids)
+            check_ids(own, own.top_ids[places[name]], window.positions, panel.vocab, arm=name)
+            scored.files.setdefault(name, {})[str(own.path)] = own.bytes_on_disk
         top_k = None
         if panel.reference == "topk" and reference is not None:
             top_k = read_top_k(reference, window.window_id)
@@ -168,12 +211,18 @@ def _windows(
             places[REFERENCE] = found
             scored.files.setdefault(REFERENCE, {})[str(top_k.path)] = top_k.bytes_on_disk
         tokens = np.asarray(window.next_tokens, dtype=np.int64)
-        yield _Turn(window, tokens, sources, places, top_k, 0, len(tokens))
+        yield _Turn(window, tokens, sources, lights, places, top_k, 0, len(tokens))
+
+
+def _of_many_windows(folder: RowFolder) -> set[Path]:
+    """The files that hold the rows of several windows."""
+    counts = Counter(folder.files.values())
+    return {path for path, windows in counts.items() if windows > 1}
 
 
 def _turns(windows: Iterator[_Turn], vocab: int) -> Iterator[_Turn]:
     for whole in windows:
-        step = max(1, _TURN_BYTES // (len(whole.sources) * vocab * np.dtype(np.float32).itemsize))
+        step = max(1, _TURN_BYTES // (max(1, len(whole.sources)) * vocab * np.dtype(np.float32).itemsize))
         for start in range(0, whole.rows, step):
             yield whole.part(start, min(start + step, whole.rows))
 
@@ -195,37 +244,7 @@ def _read(turn: _Turn, asked: list[Future[None]]) -> _Turn:
     return turn
 
 
-def _score(turn: _Turn, panel: Panel, arms: Sequence[str], pairs: Sequence[tuple[str, str]], jobs: int) -> _Found:
-    """Measures and first choices of each arm, and the distances of each pair, on the turn's rows."""
-    blocks = {name: turn.block(name) for name in turn.sources}
-    found: dict[str, dict[str, Float64]] = {}
-    tops: dict[str, Int64] = {}
-    reduced: dict[str, ReducedRows] = {}
-    for name in arms:
-        if panel.reference == "topk":
-            where, stored = f"arm {name}, {turn.files(name, REFERENCE)}", _stored(turn)
-            reduced[name] = reduce_rows(blocks[name], stored.top_ids, turn.tokens, where=where)
-            of_top_k = score_topk(stored, reduced[name], where=where)
-            found[name] = {one: getattr(of_top_k, one) for one in TOPK_ROW_MEASURES}
-            tops[name] = reduced[name].argmax
-            continue
-        other, extra = (REFERENCE, (_TOP_PROBABILITY,)) if panel.reference == "full" else (name, ())
-        where = f"arm {name}, {turn.files(*dict.fromkeys((name, other)))}"
-        scores = score_rows(blocks[other], blocks[name], turn.tokens, where=where, jobs=jobs)
-        found[name] = {one: getattr(scores, one) for one in (*measures_of(panel), *extra)}
-        tops[name] = scores.engine_top_id
-    distances = {}
-    for a, b in pairs:
-        where = f"arms {a} and {b}, {turn.files(a, b)}"
-        if panel.reference == "topk":
-            own = {"kl_pair_coarse": pair_coarse(reduced[a], reduced[b], where=where)}
-        else:
-            own = {"kl_pair_full": pair_kl(blocks[a], blocks[b], where=where, jobs=jobs)}
-        distances[(a, b)] = own | {"rows_bit_identical": _equal_rows(blocks[a], blocks[b])}
-    return found, tops, distances
-
-
-def _of_first_bad_row(turn: _Turn, error: EngcmpError, score: Callable[[_Turn], _Found]) -> EngcmpError:
+def _of_first_bad_row(turn: _Turn, error: EngcmpError, score: Callable[[_Turn], Measured]) -> EngcmpError:
     """`error`, raised by the rows of a turn, as one of its first bad row: with its window and its position."""
     for name, source in turn.sources.items():
         refuse_bad_rows(turn.block(name), turn.positions, source, arm=name)
@@ -240,23 +259,6 @@ def _of_first_bad_row(turn: _Turn, error: EngcmpError, score: Callable[[_Turn], 
                 remedy=own.remedy,
             )
     return error
-
-
-def _stored(turn: _Turn) -> TopKRows:
-    if turn.top_k is None:
-        raise EngcmpError("a top-K panel needs a reference", remedy="give --reference")
-    own = turn.places[REFERENCE]
-    return TopKRows(
-        turn.top_k.top_ids[own], turn.top_k.top_log_probs[own], turn.top_k.tail_log_mass[own], turn.top_k.next_token_log_prob[own]
-    )  # fmt: skip
-
-
-def _equal_rows(a: Array, b: Array) -> Float64:
-    """1 where two raw rows have the same bits and type, else 0."""
-    if a.dtype != b.dtype:
-        return np.zeros(len(a))
-    bits = np.dtype(f"u{a.dtype.itemsize}")
-    return np.array([np.array_equal(x.view(bits), y.view(bits)) for x, y in zip(a, b, strict=True)], dtype=np.float64)
 
 
 def _joined(parts: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:

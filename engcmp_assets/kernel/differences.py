@@ -116,14 +116,15 @@ def compare(
     """
     _check(candidate, baseline, clusters, family)
     corrected = 1 - (1 - level) / family
+    names = np.asarray(clusters, dtype=np.str_)  # once: each figure looks at all rows' clusters
 
     def judged(values: Float64) -> tuple[Estimate, Interval | Missing, bool]:
-        estimate = population_mean(values, clusters, preset=preset, level=level, kind="difference")
-        wide = population_mean(values, clusters, preset=preset, level=corrected, kind="difference").interval
+        estimate = population_mean(values, names, preset=preset, level=level, kind="difference")
+        wide = population_mean(values, names, preset=preset, level=corrected, kind="difference").interval
         return estimate, wide, _stands(estimate, estimate.interval if primary else wide)
 
     differences = candidate.per_row - baseline.per_row
-    groups = by_cluster(differences, clusters)
+    groups = by_cluster(differences, names)
     estimate, wide, stands = judged(differences)
     against = tuple(AgainstRun(run, *judged(candidate.per_row - baseline.of(run))) for run in baseline.runs)
     word = _word(groups.mean, stands, against)
@@ -137,8 +138,8 @@ def compare(
         interval_bonferroni=wide,
         primary=primary,
         family=family,
-        candidate_mean=by_cluster(candidate.per_row, clusters).mean,
-        baseline_mean=by_cluster(baseline.per_row, clusters).mean,
+        candidate_mean=by_cluster(candidate.per_row, names).mean,
+        baseline_mean=by_cluster(baseline.per_row, names).mean,
         against_each_run=against,
         leave_one_cluster_out=_leave_one_out(groups),
         clusters_with_the_sign=int((np.sign(groups.sums) == np.sign(groups.mean)).sum()),

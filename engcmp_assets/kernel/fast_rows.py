@@ -23,6 +23,8 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 _CHUNK_VALUES = 1 << 20  # values of each side that are widened at once: 4 MiB
+_TURNS = 2  # of a thread: each costs a tenth of a millisecond
+_LEAST_VALUES = 1 << 19  # of a turn: half a millisecond
 _CACHED_VALUES = 1 << 15  # of the numpy way: five float64 temporaries of 256 KiB
 _FAR = -700.0  # below its row's maximum: exp is 1e-304
 _ZERO = -746.0  # exp of this and of all below is 0.0 in float64
@@ -58,7 +60,8 @@ def row_sums(p: Rows, q: Rows, *, jobs: int = 1) -> RowSums:
     """
     if jobs < 1:
         raise EngcmpError(f"rows cannot be scored on {jobs} threads", remedy="give 1 or more")
-    step = -(-len(p) // jobs)
+    # Turns for each thread, so that none waits long for one that is held up; none so short that calling costs more than adding up.
+    step = len(p) if jobs == 1 else max(-(-len(p) // (_TURNS * jobs)), -(-_LEAST_VALUES // p.shape[1]))
     in_place = _in_place(p, q)
     if not in_place:
         step = min(step, max(1, _CHUNK_VALUES // p.shape[1]))
@@ -156,16 +159,32 @@ def _run(p: Rows, q: Rows, ends: list[Rows]) -> tuple[Float64, Int64]:
         out[:, 5 + side] = np.fmax.reduce(end, axis=1, initial=lowest)
     strides = [side.strides[0] // side.itemsize for side in (p, q)]
     whole = p.shape[1] - ends[0].shape[1]
-    row_loop.compiled()[p.dtype.name](
-        row_loop.address(p),
-        row_loop.address(q),
-        whole,
-        len(p),
-        *strides,
-        row_loop.address(out),
-        row_loop.address(places),
-    )
+
+    def run(rows: slice, *, far: bool) -> None:
+        row_loop.compiled()[row_loop.FAR * far + p.dtype.name](
+            row_loop.address(p[rows]),
+            row_loop.address(q[rows]),
+            whole,
+            len(p[rows]),
+            *strides,
+            row_loop.address(out[rows]),
+            row_loop.address(places[rows]),
+        )
+
+    begin = out.copy()
+    # Rows of one capture are alike: where the first one has values far below its highest, all are taken to have some.
+    run(slice(0, 1), far=False)
+    far = bool(_far(out[:1])[0])
+    run(slice(1, None), far=far)
+    for row in np.flatnonzero(_far(out)).tolist() if not far else [0]:
+        out[row], places[row] = begin[row], -1
+        run(slice(row, row + 1), far=True)
     return out, places
+
+
+def _far(out: Float64) -> npt.NDArray[np.bool_]:
+    """Which rows have values so far below their highest that their sums need the loop for these."""
+    return np.asarray((out[:, 7:9] - out[:, 5:7] < _FAR).any(axis=1))
 
 
 def _numpy_sums(p: Rows, q: Rows) -> tuple[Int64, Int64, Float64, Float64]:
@@ -210,13 +229,13 @@ def compiled() -> bool:
         row_loop.compiled()
     except (ImportError, OSError, RuntimeError, AttributeError):
         return False
-    return all(_agree(name) for name in row_loop.compiled())
+    return all(_agree(name) for name in row_loop.compiled() if not name.startswith(row_loop.FAR))
 
 
 def _agree(dtype: str) -> bool:
-    ids = np.arange(2 * 1031, dtype=np.float64).reshape(2, -1)
+    ids = np.arange(3 * 1031, dtype=np.float64).reshape(3, -1)
     p, q = (((ids * step) % 1009 / 32).astype(np.float32) for step in (7919, 104729))
-    p[0, 7], q[0, 7], q[1, 8] = -np.inf, -np.inf, -6e4
+    p[1, 7], q[1, 7], q[2, 8] = -np.inf, -np.inf, -6e4  # the first row has nothing far below its highest
     p, q = (_upper_halves(side) if dtype == "uint16" else side.astype(dtype) for side in (p, q))
     one, other = _compiled_sums(p, q), _numpy_sums(widened(p), widened(q))
     exact = all(np.array_equal(one[place], other[place]) for place in (0, 1, 3))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.protocol import PanelPlan, Statistics
 from engcmp_assets.kernel.uncertainty import Preset
@@ -22,8 +25,13 @@ class Looks:
 
     @property
     def family(self) -> int:
-        """Number of looks that are not primary: the divisor of the Bonferroni level, at least 1."""
-        return max(1, len(self.measures) * len(self.populations) - len(self.primary))
+        """Number of looks that are not primary: the divisor of the Bonferroni level, at least 1.
+
+        Where a panel has one block, that block and all rows are one look.
+        """
+        others = sum(name != ALL for name in self.populations)
+        different = len(self.populations) - (others == 1 and ALL in self.populations)
+        return max(1, len(self.measures) * different - len(self.primary))
 
     def is_primary(self, measure: str, population: str) -> bool:
         return population == ALL and measure in self.primary
@@ -35,3 +43,8 @@ def declared_looks(statistics: Statistics, plan: PanelPlan, populations: Sequenc
         tuple(plan.measures), tuple(populations), frozenset(plan.primary),
         Preset(statistics.replicates, statistics.seed), statistics.level,
     )  # fmt: skip
+
+
+def different_populations(chosen: Sequence[npt.NDArray[np.bool_]]) -> int:
+    """How many of the populations, each bool [rows], are of different rows: those of the same rows are one look."""
+    return len({np.packbits(rows).tobytes() for rows in chosen})

@@ -28,6 +28,7 @@ _EXP = (
 # All sums are this much too large: so the highest coefficient is 1, a multiplication less. An integer: equal values add exactly.
 SCALE = 3637894.0
 _MONIC = tuple(SCALE * one for one in _EXP)
+FAR = "far "  # before the dtype, in the name of a loop
 OUTPUTS = ("p_sum", "p_moment", "q_sum", "q_moment", "cross", "p_highest", "q_highest", "p_lowest", "q_lowest")
 
 
@@ -50,6 +51,9 @@ def loops_for(processor: str, features: str) -> dict[str, Loop]:
     address of p, of q; values in a row (a multiple of GRAIN), rows, stride of p and of q in values; and addresses of float64 [rows, 9],
     where OUTPUTS go and where p_highest and q_highest hold finite values to begin with, and of int64 [rows, 2], which hold -1 to begin with
     and then the first place of each side's highest value, if it is above the one to begin with. Sums are SCALE times too large.
+
+    A loop named `far ` and a dtype takes values more than 700 below their row's highest for -700. The one without is 3 % faster, and its
+    sums are right, and the same bits, only where there are none: its p_lowest and q_lowest tell.
     """
     from llvmlite import binding  # noqa: PLC0415 - only scoring needs it
 
@@ -67,7 +71,7 @@ def loops_for(processor: str, features: str) -> dict[str, Loop]:
     _keep.append(engine)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     call = ctypes.CFUNCTYPE(None, pointer, pointer, number, number, number, number, pointer, pointer)
-    return {one: call(engine.get_function_address(one)) for one in wanted}
+    return {one: call(engine.get_function_address(one)) for name in wanted for one in (name, FAR + name)}
 
 
 def _widens_halves(triple: str, features: str) -> bool:
@@ -83,15 +87,16 @@ def _module(wanted: Sequence[str]) -> str:
 
     module = ir.Module("rows")
     for dtype in wanted:
-        _Writer(ir, module, dtype).write()
+        _Writer(ir, module, dtype, far=False).write()
+        _Writer(ir, module, dtype, far=True).write()
     return str(module)
 
 
 class _Writer:
     """Writes one function of the module: three loops, over rows, over runs of a row, and over the values of a run."""
 
-    def __init__(self, ir: Any, module: Any, dtype: str) -> None:
-        self.ir, self.module = ir, module
+    def __init__(self, ir: Any, module: Any, dtype: str, *, far: bool) -> None:
+        self.ir, self.module, self.far = ir, module, far
         self.real, self.word = ir.DoubleType(), ir.IntType(64)
         stored = {"float32": ir.FloatType(), "float16": ir.HalfType(), "uint16": ir.IntType(16)}
         self.stored = stored.get(dtype, self.real)
@@ -99,7 +104,7 @@ class _Writer:
         self.reals, self.words = ir.VectorType(self.real, _LANES), ir.VectorType(self.word, _LANES)
         rows, numbers, places = (one.as_pointer() for one in (self.stored, self.real, self.word))
         arguments = [rows, rows, *[self.word] * 4, numbers, places]
-        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), dtype)
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), FAR * far + dtype)
         fma = f"llvm.fma.v{_LANES}f64"
         self.fused = module.globals.get(fma) or ir.Function(module, ir.FunctionType(self.reals, [self.reals] * 3), fma)
         self.build = ir.IRBuilder(self.function.append_basic_block())
@@ -197,7 +202,8 @@ class _Writer:
         for one in starts:  # the next run: its extremes are looked for all at once, faster than memory answers
             self._fetch(build.gep(one, [build.add(at, self._word(RUN))]))
         wide = [self._wide(self._load(one, at, _LANES), self.reals) for one in starts]
-        x, y = (self._clamp(build.fsub(one, top)) for one, top in zip(wide, tops, strict=True))
+        x, y = (build.fsub(one, top) for one, top in zip(wide, tops, strict=True))
+        x, y = (self._clamp(x), self._clamp(y)) if self.far else (x, y)
         p, q = self._exp(x), self._exp(y)
         return [
             build.fadd(held[0], p), self._fma(p, x, held[1]), build.fadd(held[2], q), self._fma(q, y, held[3]),

@@ -51,7 +51,8 @@ class RowTable:
         return RunValues(self.runs, self.values[measure]).per_row
 
     def clusters_of(self, chosen: npt.NDArray[np.bool_]) -> list[str]:
-        return [str(name) for name in self.keys["cluster"][chosen]]
+        clusters: list[str] = self.keys["cluster"][chosen].tolist()
+        return clusters
 
 
 def row_table(

@@ -33,11 +33,18 @@ def parquet_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any] | 
             raise EngcmpError(f"column {column.name} has no data", remedy="this is a fault of engcmp: report it")
         metadata = {"unit": column.unit, "description": column.description}
         fields.append(pa.field(column.name, _TYPES[column.dtype], metadata=metadata))
-        arrays.append(pa.array(np.asarray(data[column.name]).tolist(), type=_TYPES[column.dtype]))
+        arrays.append(_array(data[column.name], _TYPES[column.dtype]))
     table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
+
+
+def _array(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    column = np.asarray(values)
+    return (
+        pa.array(column, type=kind) if column.size else pa.array([], type=kind)
+    )  # an empty list has no type of its own
 
 
 def read_parquet(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from engcmp_assets.kernel.exact_sums import exact_sums, numbered
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Interval, Missing
 from engcmp_resources.errors import EngcmpError
 
 Float64 = npt.NDArray[np.float64]
+Names = Sequence[str] | npt.NDArray[Any]
 Kind = Literal["mean", "proportion", "difference"]
 
 BOOTSTRAP_CLUSTERS = 8  # from here on the percentile bootstrap; below it, the t-interval on cluster means
@@ -75,7 +76,7 @@ class Estimate:
 
 def population_mean(
     values: npt.ArrayLike,
-    clusters: Sequence[str],
+    clusters: Names,
     *,
     preset: Preset,
     level: float = 0.95,
@@ -109,7 +110,7 @@ def population_mean(
     )
 
 
-def by_cluster(values: npt.ArrayLike, clusters: Sequence[str]) -> ClusterSums:
+def by_cluster(values: npt.ArrayLike, clusters: Names) -> ClusterSums:
     """Sum `values` [rows] by `clusters` [rows], clusters in the order of their ids; rows may come in any order.
 
     Raises EngcmpError where lengths differ or a value is not finite.
@@ -122,14 +123,10 @@ def by_cluster(values: npt.ArrayLike, clusters: Sequence[str]) -> ClusterSums:
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array))[0])
         raise EngcmpError(f"row {row} of cluster {clusters[row]} is {array[row]}", remedy="leave bad rows out first")
-    rows: defaultdict[str, list[float]] = defaultdict(list)
-    for cluster, value in zip(clusters, array.tolist(), strict=True):
-        rows[cluster].append(value)
-    ids = tuple(sorted(rows))
-    # fsum rounds once, so the order of the rows cannot change a figure.
-    sums = np.array([math.fsum(rows[cluster]) for cluster in ids], dtype=np.float64)
-    counts = np.array([len(rows[cluster]) for cluster in ids], dtype=np.float64)
-    return ClusterSums(ids, sums, counts)
+    ids, places = numbered(clusters)
+    # Each sum rounds once, so the order of the rows cannot change a figure.
+    sums = exact_sums(array, places, len(ids))
+    return ClusterSums(ids, sums, np.bincount(places, minlength=len(ids)).astype(np.float64))
 
 
 def clustered_standard_error(sums: npt.ArrayLike, counts: npt.ArrayLike) -> float | Missing:

@@ -1,6 +1,7 @@
 """Full rows: `<window_id>.safetensors` with `positions` I32 [k] (row indices r) and `logits` [k, V] in F32, F16 or BF16.
 
-Metadata: `window_id`, `tokens_sha256`, and, if it is known, `kind`: "logits" or "log_probs".
+Metadata: `window_id`, `tokens_sha256`, and, if they are known, `kind`: "logits" or "log_probs", and `chunk_lengths`: the tokens that each
+prefill chunk read, as a JSON list.
 """
 
 from __future__ import annotations

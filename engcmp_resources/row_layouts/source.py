@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ class RowSource(ABC):
     def rows(self) -> int:
         return len(self.positions)
 
+    @property
+    def chunk_lengths(self) -> tuple[int, ...] | None:
+        """How many tokens each prefill chunk of the window read, in their order; None where the files do not say."""
+        return None
+
     @abstractmethod
     def block(self, start: int, stop: int) -> Array:
         """Rows `start` to `stop` in the file's order, [stop - start, vocab]: float32, float16, or uint16 as the bits of BF16.
@@ -58,7 +64,10 @@ class RowSource(ABC):
 
     @abstractmethod
     def release(self, start: int, stop: int) -> None:
-        """Give the memory of these rows back. Arrays of them stay valid: what is used again is read again."""
+        """Give the memory of these rows back. Arrays of them stay valid: what is used again is read again.
+
+        Raises EngcmpError where the file was cut while they were used: what was made of them is then worth nothing.
+        """
 
     def _checked(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.rows:
@@ -74,20 +83,29 @@ class MappedRows(RowSource):
     file: TensorMap
     tensor: str
 
+    @property
+    def chunk_lengths(self) -> tuple[int, ...] | None:
+        return chunk_lengths_of(self.file)
+
     def block(self, start: int, stop: int) -> Array:
         self._checked(start, stop)
         self.file.refuse_shorter()
-        return self.file.view(self.tensor)[start:stop]
+        return (
+            self.file.view(self.tensor)[start:stop] if self.file.in_place else self.file.read(self.tensor, start, stop)
+        )
 
     def prefetch(self, start: int, stop: int) -> None:
         first, last = self._pages(start, stop)
         self.file.refuse_shorter()
+        if not self.file.in_place:
+            return  # a copy is made when it is asked for
         # One byte of each page: a fault reads far ahead, and numpy lets other threads run. (MADV_WILLNEED would hold them all up.)
         np.frombuffer(self.file.data, dtype=np.uint8)[first:last:_PAGE].max(initial=0)
 
     def release(self, start: int, stop: int) -> None:
         first, last = self._pages(start, stop)
-        if stop > start:
+        self.file.refuse_shorter()
+        if stop > start and self.file.in_place:
             self.file.data.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _pages(self, start: int, stop: int) -> tuple[int, int]:
@@ -97,6 +115,20 @@ class MappedRows(RowSource):
         row_bytes = place.size_bytes // self.rows
         first, last = (place.offset_bytes + row * row_bytes for row in (start, stop))
         return first // _PAGE * _PAGE, -(-last // _PAGE) * _PAGE
+
+
+def chunk_lengths_of(file: TensorMap) -> tuple[int, ...] | None:
+    """The metadata `chunk_lengths`, a JSON list of numbers of tokens. Raises EngcmpError for anything else there."""
+    said = file.metadata.get("chunk_lengths")
+    if said is None:
+        return None
+    try:
+        lengths = json.loads(said)
+    except (ValueError, RecursionError):
+        lengths = None
+    if not (isinstance(lengths, list) and lengths and all(type(one) is int and one > 0 for one in lengths)):
+        raise fault(file.window_id, f"chunk_lengths {said[:100]!r} are no list of numbers of tokens", file.path)
+    return tuple(lengths)
 
 
 def mapped_rows(

@@ -82,7 +82,7 @@ def _tokens(path: Path, window_id: str) -> npt.NDArray[np.int32]:
     except _NO_ARRAY as error:
         raise fault(window_id, f"not a token array: {error}", path, remedy=_FETCH_TOKENS) from error
     shown = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else "an archive of arrays"
-    if not isinstance(found, np.ndarray) or found.dtype.str != "<i4" or found.ndim != 1 or len(found) < 2:  # noqa: PLR2004 - dimensions
+    if not isinstance(found, np.memmap) or found.dtype.str != "<i4" or found.ndim != 1 or len(found) < 2:  # noqa: PLR2004 - dimensions
         raise fault(
             window_id, f"{shown}, not int32 of one dimension with two tokens or more", path, remedy=_FETCH_TOKENS
         )
@@ -90,6 +90,12 @@ def _tokens(path: Path, window_id: str) -> npt.NDArray[np.int32]:
         raise fault(
             window_id, f"{len(found):,} tokens, a window has at most {_MOST_TOKENS:,}", path, remedy=_FETCH_TOKENS
         )
-    if found.min() < 0:
-        raise fault(window_id, f"token {int((found < 0).argmax())} is {found.min()}", path, remedy=_FETCH_TOKENS)
-    return np.array(found)
+    try:  # a copy: the pages of a map may go while they are read
+        tokens = np.fromfile(path, dtype="<i4", count=len(found), offset=found.offset)
+    except OSError as error:
+        raise fault(window_id, f"cannot be read: {error.strerror}", path, remedy=_FETCH_TOKENS) from error
+    if len(tokens) < len(found):
+        raise fault(window_id, "cut while it is read", path, remedy=_FETCH_TOKENS)
+    if tokens.min() < 0:
+        raise fault(window_id, f"token {int((tokens < 0).argmax())} is {tokens.min()}", path, remedy=_FETCH_TOKENS)
+    return tokens

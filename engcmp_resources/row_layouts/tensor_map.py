@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_resources.row_layouts.cut_files import announce
 from engcmp_resources.row_layouts.places import fault, open_regular
 
 Array = npt.NDArray[Any]
@@ -43,7 +44,10 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorMap:
-    """A mapped file: its metadata, its tensors by name, its size. The map goes with the last array that was made of it."""
+    """A mapped file: its metadata, its tensors by name, its size. The map goes with the last array that was made of it.
+
+    `in_place`: it may be read where it lies, even while someone cuts it; else only by `read`.
+    """
 
     path: Path
     window_id: str
@@ -51,6 +55,7 @@ class TensorMap:
     tensors: Mapping[str, TensorPlace]
     size_bytes: int
     data: mmap.mmap
+    in_place: bool
 
     def view(self, name: str) -> Array:
         """The tensor where it lies, read-only; BF16 as uint16."""
@@ -59,7 +64,7 @@ class TensorMap:
         return flat.reshape(place.shape)
 
     def refuse_shorter(self) -> None:
-        """Raise EngcmpError where the file was cut since it was mapped: to touch what is gone would end the process."""
+        """Raise EngcmpError where the file was cut since it was mapped: what was read of it since then may be zeros."""
         if (now := self.data.size()) < self.size_bytes:
             raise fault(self.window_id, f"cut from {self.size_bytes:,} to {now:,} bytes while it is read", self.path)
 
@@ -79,7 +84,25 @@ class TensorMap:
                 f"{name} has {place.size_bytes:,} bytes, at most {_MOST_COPIED_BYTES:,} are read",
                 self.path,
             )
-        return self.view(name).copy()
+        copied = self.read(name, 0, place.shape[0])
+        self.refuse_shorter()
+        return copied
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        """A copy of the tensor from `start` to `stop` of its first dimension. Raises EngcmpError where the file ends before."""
+        place = self.tensors[name]
+        if self.in_place:
+            return self.view(name)[start:stop].copy()
+        found = np.empty((stop - start, *place.shape[1:]), dtype=_READ_AS[place.dtype])
+        offset = place.offset_bytes + start * (place.size_bytes // max(1, place.shape[0]))
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            rest = found.data.cast("B") if found.size else memoryview(b"")
+            while rest and (got := file.readinto(rest)):  # at most 2 GiB at once
+                rest = rest[got:]
+        if rest:
+            raise fault(self.window_id, f"it ends {len(rest):,} bytes before its tensor {name}", self.path)
+        return found
 
 
 def map_tensors(path: Path, *, window_id: str) -> TensorMap:
@@ -93,7 +116,7 @@ def map_tensors(path: Path, *, window_id: str) -> TensorMap:
         raise fault(window_id, f"cannot be read: {error}", path) from error
     finally:
         os.close(descriptor)
-    return TensorMap(path, window_id, metadata, tensors, size, data)
+    return TensorMap(path, window_id, metadata, tensors, size, data, announce(data))
 
 
 def tensor_names(path: Path, *, window_id: str) -> frozenset[str]:

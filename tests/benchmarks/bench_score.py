@@ -31,23 +31,29 @@ Array = npt.NDArray[np.generic]
 TYPES = ("F32", "F16", "BF16")
 SIDES = ("reference", "arm")
 _ITEM = {"F32": 4, "F16": 2, "BF16": 2}
-_BLOCK = 32  # rows that are written at once
+BLOCK = 32  # rows that are written at once
 _READ = 8 << 20
 _ENOUGH = 0.85
 _MOST_MIB = 600
 
 
 def write_panel(folder: Path, windows: int, rows: int, vocab: int) -> Path:
-    """A panel file whose windows keep every row."""
-    chance = np.random.default_rng(20260929)
-    entries = []
-    for number in range(windows):
-        tokens = chance.integers(0, vocab, rows + 1).tolist()
-        entries.append({
-            "window_id": f"w{number}", "tokens": tokens, "tokens_sha256": tokens_sha256(tokens), "positions": list(range(rows)),
-            "roles": ["context"] * rows, "cluster": f"c{number}", "block": f"b{number % 4}", "bucket": "all",
-        })  # fmt: skip
+    """A panel file of random tokens, whose windows keep every row."""
+    tokens = np.random.default_rng(20260929).integers(0, vocab, (windows, rows + 1)).tolist()
+    return write_panel_of(folder, tokens, range(rows), vocab)
+
+
+def write_panel_of(folder: Path, texts: list[list[int]], positions: range, vocab: int) -> Path:
+    """A panel file of a window for each of the texts, which keeps the rows at `positions`."""
+    entries = [
+        {
+            "window_id": f"w{number}", "tokens": tokens, "tokens_sha256": tokens_sha256(tokens), "positions": list(positions),
+            "roles": ["context"] * len(positions), "cluster": f"c{number}", "block": f"b{number % 4}", "bucket": "all",
+        }
+        for number, tokens in enumerate(texts)
+    ]  # fmt: skip
     path = folder / "panel.json"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"panel": "bench", "vocab": vocab, "reference": "full", "windows": entries}), "utf-8")
     return path
 
@@ -66,7 +72,7 @@ def write_rows(folder: Path, panel: Panel, dtype: str, blocks: Iterator[Array] |
         header += b" " * (-len(header) % 8)
         with (folder / f"{window.window_id}.safetensors").open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header + np.array(window.positions, dtype="<i4").tobytes())
-            for start in range(0, rows, _BLOCK) if blocks else ():
+            for start in range(0, rows, BLOCK) if blocks else ():
                 file.write(np.ascontiguousarray(next(blocks)[: rows - start]).data)
             file.truncate(8 + len(header) + rows * 4 + size)
             file.flush()
@@ -76,7 +82,7 @@ def write_rows(folder: Path, panel: Panel, dtype: str, blocks: Iterator[Array] |
 def random_blocks(vocab: int, dtype: str, noise: float) -> Iterator[Array]:
     """Blocks of rows without end; `noise` nats lie between two sides. Rows repeat, each time with another constant added."""
     chance = np.random.default_rng(1)
-    base = chance.normal(0, 3, (_BLOCK, vocab)).astype(np.float32)
+    base = chance.normal(0, 3, (BLOCK, vocab)).astype(np.float32)
     base += np.random.default_rng(2).normal(0, noise, base.shape).astype(np.float32)
     while True:
         rows = base + np.float32(chance.integers(0, 4))

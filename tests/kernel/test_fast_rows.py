@@ -425,3 +425,28 @@ print(fast_rows.compiled(), *pair_kl(p, q, where="window t").tolist())
     p, q = chance.normal(0, 3, (2, 2, 5000)).astype(np.float32)
     assert said == "False"
     assert [float(one) for one in kl] == pytest.approx(pair_kl(p, q, where="window t").tolist(), rel=1e-13)
+
+
+@pytest.mark.parametrize("far", [[0], [2], [0, 1, 2, 3], [3], []])
+def test_rows_with_values_far_below_the_highest_read_as_each_does_alone(way, far):
+    p, q = np.random.default_rng(23).normal(0, 3, (2, 4, 2100)).astype(np.float32)
+    for row in far:
+        p[row, 11], q[row, 5:900] = -INF, -1e5
+        p[row, 5:900] = -1e5
+    together = row_sums(p, q)
+    alone = [row_sums(p[row : row + 1], q[row : row + 1]) for row in range(4)]
+    for name in SUMS:
+        assert getattr(together, name).tobytes() == b"".join(getattr(one, name).tobytes() for one in alone), name
+
+
+def test_both_loops_give_the_same_bits_where_nothing_is_far_below():
+    if not fast_rows.compiled():
+        pytest.skip("no loop is compiled here")
+    p, q = np.random.default_rng(24).normal(0, 60, (2, 5, 4096)).astype(np.float32)
+    found = []
+    for name in ("float32", f"{row_loop.FAR}float32"):
+        out, places = np.full((5, len(row_loop.OUTPUTS)), -3e38), np.full((5, 2), -1)
+        arrays = [row_loop.address(one) for one in (p, q, out, places)]
+        row_loop.compiled()[name](*arrays[:2], 4096, 5, 4096, 4096, *arrays[2:])
+        found.append(out.tobytes() + places.tobytes())
+    assert found[0] == found[1]

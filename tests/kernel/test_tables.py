@@ -70,3 +70,25 @@ def test_a_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Path, dama
         path.write_bytes({"cut": data[:-9], "empty": b"", "other": b"PAR1" * 30}[damage])
     with pytest.raises(EngcmpError, match=rf"not a whole Parquet file: .*{path}"):
         read_parquet(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("str", ["a", None, "ü"]),
+        ("str", np.array(["a", "", "ü"])),
+        ("float", [1, 2]),
+        ("float", [None, float("nan"), -0.0]),
+        ("float", np.arange(6.0)[::2]),
+        ("float", np.array([0.1, np.inf], dtype=np.float32)),
+        ("int", [None, 3]),
+        ("int", np.array([1, 2], dtype=np.int32)),
+        ("str", []),
+    ],
+)
+def test_a_column_is_the_same_as_from_its_values_one_by_one(dtype: str, values: object) -> None:
+    columns = (Column("x", dtype, "1", "any"),)  # type: ignore[arg-type]
+    make = {"str": str, "float": float, "int": int}[dtype]
+    one_by_one = [None if one is None else make(one) for one in values]  # type: ignore[attr-defined]
+    read = pq.read_table(io.BytesIO(parquet_bytes(columns, {"x": values})))  # type: ignore[dict-item]
+    assert repr(read.column("x").to_pylist()) == repr(one_by_one)

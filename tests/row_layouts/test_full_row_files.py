@@ -222,3 +222,18 @@ def test_whatever_bytes_are_damaged_the_answer_is_rows_or_a_clear_error(tmp_path
         assert "w1" in str(error)
     else:
         assert source.block(0, source.rows).shape == (source.rows, source.vocab)
+
+
+def test_the_chunks_of_a_capture_are_read_where_they_were_recorded(tmp_path):
+    save_full(tmp_path, chunk_lengths="[4, 2]")
+    assert open_rows(tmp_path, "w1").chunk_lengths == (4, 2)
+    save_full(tmp_path / "without")
+    assert open_rows(tmp_path / "without", "w1").chunk_lengths is None
+
+
+@pytest.mark.parametrize("said", ["", "4", "[]", "[4, 0]", "[4.5]", "[true]", '["4"]', "[" * 5000])
+def test_chunks_that_are_no_numbers_of_tokens_are_refused(tmp_path, said):
+    save_full(tmp_path, chunk_lengths=said)
+    source = open_rows(tmp_path, "w1")
+    with pytest.raises(EngcmpError, match=r"window w1: chunk_lengths .* are no list of numbers of tokens"):
+        _ = source.chunk_lengths

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from writing import DIGEST, TOKENS, VOCAB, save_raw, save_teacher, values
 
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.row_layouts import teacher_rows
 from engcmp_resources.row_layouts.finding import find_rows, open_rows
 
 
@@ -193,3 +194,18 @@ def test_whatever_bytes_of_the_tokens_are_damaged_the_answer_is_rows_or_a_clear_
         assert "w1" in str(error)
     else:
         assert source.rows == len(TOKENS) - 1
+
+
+def test_a_token_array_that_is_cut_while_it_is_read_is_an_error(tmp_path, monkeypatch):
+    path = tmp_path / "w1.tokens.npy"
+    np.save(path, np.arange(5000, dtype="<i4"))
+    load = np.load
+
+    def cut_behind_its_back(*arguments, **more):
+        found = load(*arguments, **more)
+        os.truncate(path, 200)
+        return found
+
+    monkeypatch.setattr(np, "load", cut_behind_its_back)
+    with pytest.raises(EngcmpError, match=r"window w1: cut while it is read.*w1\.tokens\.npy"):
+        teacher_rows._tokens(path, "w1")

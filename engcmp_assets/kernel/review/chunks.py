@@ -80,7 +80,7 @@ def bit_equality_by_chunk(
     """
     same, rows, names = np.asarray(equal, dtype=np.bool_), np.asarray(positions, dtype=np.int64), strings(windows)
     check_rows(equal=same, positions=rows, windows=names)
-    listed = sorted(set(names))
+    listed = sorted(set(names.tolist()))
     unknown = tuple(name for name in listed if name not in first or name not in second)
     otherwise = tuple(name for name in listed if name not in unknown and list(first[name]) != list(second[name]))
     kept = [name for name in listed if name not in unknown + otherwise]
@@ -89,13 +89,13 @@ def bit_equality_by_chunk(
             "no window's chunk lengths were recorded in both runs" if unknown else "the runs cut every window otherwise"
         )
         return Missing(reason)
-    of_row, column = np.zeros(len(names), dtype=np.int64), np.array(names)
+    of_row = np.zeros(len(names), dtype=np.int64)
     for name in kept:
-        own = column == name
+        own = names == name
         of_row[own] = chunk_numbers(rows[own], first[name], window=name)
     by_chunk = tuple(
         ChunkShare(
-            number, len(set(column[of_row == number].tolist())),
+            number, len(set(names[of_row == number].tolist())),
             int((of_row == number).sum()), int(same[of_row == number].sum()),
         )
         for number in sorted(set(of_row[of_row > 0].tolist()))

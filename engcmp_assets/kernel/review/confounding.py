@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,16 +78,16 @@ def confounded_buckets(
     A block that dominates everywhere is no confound: buckets then have like contents. Empty where nothing is found. Raises EngcmpError
     for columns that do not pair up, values not finite, and a share outside (0.5, 1].
     """
-    values, names = numbers(differences), strings(clusters)
-    block_of, bucket_of = np.array(strings(blocks)), np.array(strings(buckets))
-    check_rows(differences=values, clusters=names, blocks=block_of, buckets=bucket_of)
+    values, column = numbers(differences), strings(clusters)
+    block_of, bucket_of = strings(blocks), strings(buckets)
+    check_rows(differences=values, clusters=column, blocks=block_of, buckets=bucket_of)
     if not 0.5 < share <= 1:  # noqa: PLR2004 - more than a half
         raise EngcmpError(f"a share of {share}", remedy="give more than a half, at most 1")
-    column = np.array(names)
     found = []
-    for bucket in sorted(set(bucket_of.tolist())):
+    for bucket in np.unique(bucket_of).tolist():
         inside = bucket_of == bucket
-        block, count = min(Counter(block_of[inside].tolist()).items(), key=lambda item: (-item[1], item[0]))
+        names, counts = np.unique(block_of[inside], return_counts=True)
+        block, count = str(names[counts.argmax()]), int(counts.max())  # of equals the first name
         outside = ~inside
         own = block_of == block
         if not outside.any() or count < share * inside.sum() or own[outside].mean() >= share:
@@ -104,9 +103,9 @@ def confounded_buckets(
                 level=level,
                 name=name,
             )
-            for name in sorted(set(block_of[inside].tolist()) & set(block_of[outside].tolist()))
+            for name in np.intersect1d(names, block_of[outside]).tolist()
         )
-        pooled = population_mean(values[inside], column[inside].tolist(), preset=preset, level=level, kind="difference")
+        pooled = population_mean(values[inside], column[inside], preset=preset, level=level, kind="difference")
         within = trends or Missing(f"no block has rows both in {bucket} and outside it: the two cannot be told apart")
         only = not own[outside].any()
         part = count / int(inside.sum())
@@ -124,12 +123,11 @@ def difference_of_differences(
     clusters have rows on both sides, a t-interval on those clusters' own differences; else Welch's interval on the cluster means. Under
     3 clusters (on a side, or on both) there is none. Raises EngcmpError for columns that do not pair up and for an empty side.
     """
-    values, names, mask = numbers(differences), strings(clusters), np.asarray(inside, dtype=np.bool_)
-    check_rows(differences=values, clusters=names, inside=mask)
+    values, column, mask = numbers(differences), strings(clusters), np.asarray(inside, dtype=np.bool_)
+    check_rows(differences=values, clusters=column, inside=mask)
     if mask.all() or not mask.any():
         raise EngcmpError("all rows are on one side", remedy="give rows inside and outside")
-    column = np.array(names)
-    inner, outer = (by_cluster(values[side], column[side].tolist()) for side in (mask, ~mask))
+    inner, outer = (by_cluster(values[side], column[side]) for side in (mask, ~mask))
     interval: Interval | Missing
     if min(len(inner.ids), len(outer.ids)) >= BOOTSTRAP_CLUSTERS:
         interval = _joint_bootstrap(inner, outer, preset, level)
@@ -145,12 +143,12 @@ def _trend(
     bucket_of: npt.NDArray[np.str_], bucket: str, preset: Preset, level: float, name: str,
 ) -> BlockTrend:  # fmt: skip
     by_bucket = []
-    for one in sorted(set(bucket_of[own].tolist())):
+    for one in np.unique(bucket_of[own]).tolist():
         rows = own & (bucket_of == one)
-        estimate = population_mean(values[rows], clusters[rows].tolist(), preset=preset, level=level, kind="difference")
+        estimate = population_mean(values[rows], clusters[rows], preset=preset, level=level, kind="difference")
         by_bucket.append((one, estimate))
     effect = difference_of_differences(
-        values[own], clusters[own].tolist(), inside=bucket_of[own] == bucket, preset=preset, level=level
+        values[own], clusters[own], inside=bucket_of[own] == bucket, preset=preset, level=level
     )
     return BlockTrend(name, tuple(by_bucket), effect)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from engcmp_assets.kernel.review.shared import many
+from engcmp_assets.kernel.review.shared import Names, many
 from engcmp_resources.errors import EngcmpError
 
 Int64 = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class Duplicates:
     found: bool
     sentence: str
 
-    def clusters_of(self, windows: Sequence[str]) -> list[str]:
+    def clusters_of(self, windows: Names) -> list[str]:
         """The merged cluster of each row, given each row's window."""
         return [self.merged[str(window)] for window in windows]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.exact_sums import exact_sum
 from engcmp_assets.kernel.records import Missing
 from engcmp_assets.kernel.review.shared import Bools, Float64, Names, check_rows, many, mean_of, numbers, strings
 from engcmp_resources.errors import EngcmpError
@@ -83,7 +83,7 @@ def hypersensitive_rows(
     `repeats` holds, by arm, the same KL between repeats. Raises EngcmpError for columns that do not pair up, values that are not finite or
     below 0, a `panel` without a row, and a factor or least that is not above 0.
     """
-    values, names = numbers(distances), np.array(strings(windows))
+    values, names = numbers(distances), strings(windows)
     rows = np.asarray(positions, dtype=np.int64)
     setting = np.ones(len(values), dtype=np.bool_) if panel is None else np.asarray(panel, dtype=np.bool_)
     check_rows(distances=values, windows=names, positions=rows, panel=setting)
@@ -100,7 +100,7 @@ def hypersensitive_rows(
     means = [mean_of(values[setting & (names == name)]) for name in sorted(set(names[setting].tolist()))]
     bound = max(least, factor * float(np.median(means)))
     above = values > bound
-    total = math.fsum(values.tolist())
+    total = exact_sum(values)
     by_window = tuple(_window(name, names == name, values, above, own) for name in sorted(set(names[above].tolist())))
     order = np.flatnonzero(above)
     order = order[np.lexsort((rows[order], names[order], -values[order]))][:SHOWN_ROWS]
@@ -112,7 +112,7 @@ def hypersensitive_rows(
         for row in order.tolist()
     )  # fmt: skip
     itself = {arm: _itself(repeat, above, bound) for arm, repeat in own.items()}
-    part: float | Missing = math.fsum(values[above].tolist()) / total if total > 0 else Missing("every row is equal")
+    part: float | Missing = exact_sum(values[above]) / total if total > 0 else Missing("every row is equal")
     text = _sentence(bound, above, part, by_window, itself)
     return Hypersensitive(bound, len(values), int(above.sum()), part, by_window, worst, itself, bool(above.any()), text)
 

@@ -80,7 +80,7 @@ def carrying_windows(
     Missing for one window. Raises EngcmpError for columns that do not pair up and values that are not finite.
     """
     one, two = numbers(candidate), numbers(baseline)
-    column, names = np.array(strings(windows)), np.array(strings(clusters))
+    column, names = strings(windows), strings(clusters)
     rows = np.asarray(positions, dtype=np.int64)
     check_rows(candidate=one, baseline=two, windows=column, positions=rows, clusters=names)
     listed = sorted(set(column.tolist()))
@@ -89,9 +89,7 @@ def carrying_windows(
     differences = one - two
 
     def estimate(chosen: npt.NDArray[np.bool_]) -> Estimate:
-        return population_mean(
-            differences[chosen], names[chosen].tolist(), preset=preset, level=level, kind="difference"
-        )
+        return population_mean(differences[chosen], names[chosen], preset=preset, level=level, kind="difference")
 
     whole = estimate(np.ones(len(column), dtype=np.bool_))
     means = np.array([mean_of(differences[column == name]) for name in listed])

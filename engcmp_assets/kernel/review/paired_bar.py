@@ -226,14 +226,14 @@ def full_bar(
     return FullBar(word, tuple(failures), text)
 
 
-def _generated(windows: Names, roles: Names, **columns: Float64) -> tuple[Bools, list[str]]:
+def _generated(windows: Names, roles: Names, **columns: Float64) -> tuple[Bools, npt.NDArray[np.str_]]:
     """Which rows are generated, and their windows."""
-    names = np.array(strings(windows))
-    kept: Bools = np.array([role == GENERATED for role in strings(roles)], dtype=np.bool_)
+    names = strings(windows)
+    kept: Bools = strings(roles) == GENERATED
     check_rows(windows=names, roles=kept, **columns)
     if not kept.any():
         raise EngcmpError("no generated row", remedy="the bar is of generated rows only: give windows that have some")
-    return kept, [str(name) for name in names[kept]]
+    return kept, names[kept]
 
 
 def _side(groups: ClusterSums, upper: float | Missing, margin: float) -> BarSide:

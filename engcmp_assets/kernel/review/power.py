@@ -87,7 +87,7 @@ def panel_power(
     return Power(estimate, high, low, half, error, smallest, power, at, stands(estimate), f"{text}.")
 
 
-def _error(values: npt.ArrayLike, clusters: list[str], estimate: Estimate) -> float | Missing:
+def _error(values: npt.ArrayLike, clusters: Names, estimate: Estimate) -> float | Missing:
     if estimate.clusters < INTERVAL_CLUSTERS:
         return Missing(f"{many(estimate.clusters, 'cluster')}: no power without at least {INTERVAL_CLUSTERS}")
     means = by_cluster(values, clusters).means

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.kernel.exact_sums import exact_sum
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Interval, Missing
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS, ClusterSums, Estimate, Preset, excludes_zero
@@ -21,9 +21,9 @@ Names = Sequence[str] | npt.NDArray[Any]
 SIGN_FLIP_P = 0.05  # under 8 clusters the exact test must agree (MEASURES section 5)
 
 
-def strings(names: Names) -> list[str]:
-    """A column of names as plain strings, so that ids compare and print the same from a list and from an array."""
-    return [str(name) for name in names]
+def strings(names: Names) -> npt.NDArray[np.str_]:
+    """A column of names as an array of strings [rows], so that ids compare the same from a list and from an array."""
+    return np.asarray(names, dtype=np.str_)
 
 
 def numbers(values: npt.ArrayLike) -> Float64:
@@ -33,7 +33,7 @@ def numbers(values: npt.ArrayLike) -> Float64:
 
 def mean_of(values: Float64) -> float:
     """The mean of one or more values; rounded once, so that their order does not matter."""
-    return math.fsum(values.tolist()) / len(values)
+    return exact_sum(values) / len(values)
 
 
 def check_rows(**columns: Any) -> int:

@@ -48,11 +48,11 @@ def floor_on_same_clusters(
     between, within, names = numbers(distances), numbers(floors), strings(clusters)
     known = np.asarray(repeated, dtype=np.bool_)
     check_rows(distances=between, floors=within, clusters=names, repeated=known)
-    own = [name for name, kept in zip(names, known.tolist(), strict=True) if kept]
+    own = names[known]
     everywhere = population_mean(between, names, preset=preset, level=level)
     distance = population_mean(between[known], own, preset=preset, level=level)
     floor = population_mean(within[known], own, preset=preset, level=level)
-    without = tuple(sorted(set(names) - set(own)))
+    without = tuple(sorted(set(names.tolist()) - set(own.tolist())))
     ratio = _ratio(distance.value, floor.value)
     mixed = _ratio(everywhere.value, floor.value)
     interval = (

@@ -142,7 +142,7 @@ def _part(value: float | Missing, whole: float | Missing) -> float | Missing:
 
 
 def _share(
-    excess: Float64, reference: Float64, clusters: list[str], preset: Preset, level: float
+    excess: Float64, reference: Float64, clusters: Names, preset: Preset, level: float
 ) -> tuple[float | Missing, Interval | Missing]:
     """Summed excess over summed reference entropy, resampled jointly from 8 clusters on."""
     top, bottom = by_cluster(excess, clusters), by_cluster(reference, clusters)
