@@ -14,7 +14,11 @@ def test_it_lists_what_was_declared_and_what_came_with_the_release(measured_home
     done = engcmp("launch", "diff", OLD, NEW, "--json", home=measured_home)
     assert done.returncode == 0, done.stderr
     found = {one["name"]: one for one in json.loads(done.stdout)["differences"]}
-    assert (found["version"]["first"], found["version"]["second"], found["version"]["declared"]) == ("b8672", "b10809", True)
+    assert (found["version"]["first"], found["version"]["second"], found["version"]["declared"]) == (
+        "b8672",
+        "b10809",
+        True,
+    )
     assert not found["ggml_version"]["declared"]
     text = engcmp("launch", "diff", OLD, NEW, home=measured_home).stdout
     assert "declared in the protocol: 2" in text and "ggml_version" in text

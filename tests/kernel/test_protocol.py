@@ -147,9 +147,9 @@ def test_a_light_panel_has_the_measures_of_light_rows_and_no_others(text: str) -
     pairs = ('pair_measures = ["kl_pair_full", "rows_bit_identical"]', 'pair_measures = ["kl_pair20"]')
     plan = parsed(text, light, measures, pairs).panels["pa"]
     assert (plan.keep, plan.kl, plan.possible_of_pairs) == ("light", "kl_top20", ("kl_pair20",))
-    with pytest.raises(EngcmpError, match="panels.pa.measures names 'kl_full', which does not exist.*kl_top20"):
+    with pytest.raises(EngcmpError, match=r"panels.pa.measures names 'kl_full', which does not exist.*kl_top20"):
         parsed(text, light)
-    with pytest.raises(EngcmpError, match="panels.pa.pair_measures names 'kl_pair_full'"):
+    with pytest.raises(EngcmpError, match=r"panels.pa.pair_measures names 'kl_pair_full'"):
         parsed(text, light, measures)
 
 
@@ -168,7 +168,7 @@ digest = "sha256:%s"
 license = "MIT"
 [[arms]]
 arm = "q4_0/boxed@b1"
-""" % ("0" * 64)  # noqa: UP031 - braces stand in the text
+""" % ("0" * 64)
 PLACE = "# ---------------------------------------------------------------- what is measured"
 
 
@@ -177,7 +177,7 @@ def test_a_server_engine_names_its_image_and_further_files_by_their_role(text: s
     arm = protocol.require_arm("q4_0/boxed@b1")
     assert protocol.roles_of(arm) == {"image": "image", "library": "llamacpp-b11549"}
     assert protocol.roles_of(protocol.arm_keys[0]) == {"library": "llamacpp-b8672"}
-    with pytest.raises(EngcmpError, match="engines.boxed.versions.b1.files.library names 'nothing'"):
+    with pytest.raises(EngcmpError, match=r"engines.boxed.versions.b1.files.library names 'nothing'"):
         parsed(text, (PLACE, SERVER.replace('library = "llamacpp-b11549"', 'library = "nothing"') + PLACE))
-    with pytest.raises(EngcmpError, match="engines.boxed.threads: Extra inputs"):
+    with pytest.raises(EngcmpError, match=r"engines.boxed.threads: Extra inputs"):
         parsed(text, (PLACE, SERVER.replace('label = "in a', 'threads = 2\nlabel = "in a') + PLACE))
