@@ -31,7 +31,7 @@ from engcmp_assets.kernel.records import Panel, plain
 from engcmp_assets.kernel.review.paired_bar import PAIRED_BAR, absolute_bar, paired_bar
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
 from engcmp_assets.kernel.uncertainty import PANEL, Preset
-from engcmp_assets.tails.tail_statistics import TailRow, tail_statistics
+from engcmp_assets.tails.tail_statistics import TailRows, tail_statistics
 from engcmp_resources.canonical import canonical_bytes, parse_json, sha256_bytes, sha256_file
 from engcmp_resources.disk import disk_errors, make_folder, replace_visible, sync_folder
 from engcmp_resources.errors import EngcmpError
@@ -334,9 +334,8 @@ def _tails(table: Mapping[str, Any], path: Path, sha256: str) -> bytes:
     kl = next((name for name in DISTANCES if name in table), None)
     if kl is None:
         raise EngcmpError("no KL from a reference", where=str(path), remedy="score with a reference")
-    names = ("window_id", "position", "next_token", "block", "bucket")
-    rows = [TailRow(*one) for one in zip(*(table[name].tolist() for name in names), strict=True)]
-    return canonical_bytes({"measure": kl} | plain(tail_statistics(table[kl], rows, row_file_sha256=sha256)))
+    tails = tail_statistics(table[kl], TailRows.of(table), row_file_sha256=sha256)
+    return canonical_bytes({"measure": kl} | plain(tails))
 
 
 def _differences(published: Any, found: Any, place: str = "") -> Iterator[str]:

@@ -260,6 +260,7 @@ def _numbers(result: Comparison) -> dict[str, Any]:
         "sign_flip_p": plain(result.sign_flip_p),
         "rows": estimate.rows,
         "clusters": estimate.clusters,
+        "distinct_resamples": plain(estimate.distinct_resamples),
     }
 
 

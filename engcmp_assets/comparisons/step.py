@@ -167,7 +167,7 @@ def _part(
     inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
     key = sha256_of(
         [
-            "pair/4",
+            "pair/5",
             rules["study"],
             plan.model_dump(),
             rules["statistics"],

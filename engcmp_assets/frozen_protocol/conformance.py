@@ -23,7 +23,7 @@ from engcmp_assets.kernel.row_measures import pair_kl, score_rows
 from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_assets.kernel.uncertainty import PANEL, population_mean, wilson
 from engcmp_assets.scores.alignment import check_alignment
-from engcmp_assets.tails.tail_statistics import TailRow, tail_statistics
+from engcmp_assets.tails.tail_statistics import TailRows, tail_statistics
 from engcmp_resources.errors import EngcmpError
 
 _ROWS, _VOCAB, _CLUSTERS = 96, 64, 12
@@ -118,7 +118,8 @@ def _judgements(kl: npt.NDArray[np.float64], nll: npt.NDArray[np.float64], clust
     pair = compare(
         runs, RunValues(("1.1", "1.2"), np.stack([nll, nll])), clusters, preset=PANEL, primary=False, family=10
     )
-    rows = [TailRow("w", row, 0, "block", "bucket") for row in range(len(kl))]
+    same = {name: np.full(len(kl), name) for name in ("window_id", "block", "bucket")}
+    rows = TailRows.of(same | {"position": np.arange(len(kl)), "next_token": np.zeros(len(kl), dtype=np.int64)})
     tails = tail_statistics(kl, rows, row_file_sha256="0" * 64).overall
     return {
         "bootstrap low": _known(whole.interval).low,

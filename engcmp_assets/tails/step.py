@@ -11,11 +11,11 @@ from engcmp_assets.kernel.names import scored_rows
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, plain
-from engcmp_assets.kernel.row_table import RowTable, row_table
+from engcmp_assets.kernel.row_table import row_table
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blob
-from engcmp_assets.tails.tail_statistics import TailRow, Tails, tail_statistics
+from engcmp_assets.tails.tail_statistics import TailRows, Tails, tail_statistics
 from engcmp_resources.canonical import canonical_bytes
 
 _SHARES = {f"share_above_{name}_nats": name.replace("_", ".") for name in ("0_1", "0_5", "1", "2")}
@@ -63,7 +63,7 @@ def tails_of(study: Study, panel: str, rows_file: Path, sha256: str) -> Tails:
     plan = study.protocol.panels[panel]
     measure, path = plan.kl, study.protocol.capture.main_path(panel)
     table = row_table(read_parquet(rows_file), [measure], roles=plan.roles, path=path, where=rows_file.name)
-    return tail_statistics(table.per_row(measure), _tail_rows(table), row_file_sha256=sha256)
+    return tail_statistics(table.per_row(measure), TailRows.of(table.keys), row_file_sha256=sha256)
 
 
 def tails_document(work: Work) -> dict[str, Any]:
@@ -100,11 +100,6 @@ def make(work: Work) -> Made:
         checks=[Check("row_counts", all(counts.values()), f"Tails of {sum(counts.values())} rows", counts)],
         details={"worst_rows": {panel: tails["overall"]["worst_rows"] for panel, tails in document["panels"].items()}},
     )
-
-
-def _tail_rows(table: RowTable) -> list[TailRow]:
-    keys = [table.keys[name].tolist() for name in ("window_id", "position", "next_token", "block", "bucket")]
-    return [TailRow(str(w), int(p), int(t), str(b), str(k)) for w, p, t, b, k in zip(*keys, strict=True)]
 
 
 def _populations(tails: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -9,19 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engcmp_assets.kernel.records import plain
-from engcmp_assets.tails.tail_statistics import TailRow, WorstRow, tail_statistics
+from engcmp_assets.tails.tail_statistics import TailRows, WorstRow, tail_statistics
 from engcmp_resources.errors import EngcmpError
 
 SHA = "0" * 64
 
 
 def row(number, window="w", block="prose", bucket="0-2k"):
-    return TailRow(window, number, 1000 + number, block, bucket)
+    return window, number, 1000 + number, block, bucket
 
 
 def tails(values, rows=None):
     rows = [row(number) for number in range(len(values))] if rows is None else rows
-    return tail_statistics(values, rows, row_file_sha256=SHA)
+    columns = [np.array(column) for column in zip(*rows, strict=True)] or [np.array([])] * 5
+    return tail_statistics(values, TailRows(*columns), row_file_sha256=SHA)
 
 
 def test_the_numbers_zero_to_a_thousand_give_quantiles_that_can_be_read_off():
