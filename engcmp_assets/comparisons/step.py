@@ -257,7 +257,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="4",
+        version="5",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use(LAUNCH, "every arm", ("spec.json", "starts.json")),
