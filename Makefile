@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo ui test lint bench lock clean
+.PHONY: setup demo ui test test-vllm lint bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,12 @@ lint: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev lint
 	$(BIN)/python -m pytest
+
+# The capture plugin and the teacher on the real vLLM, torch and transformers, in an environment of their own outside the checkout
+# (3.5 GB in the user's cache folder, or where ENGCMP_VLLM_ENV says). Linux x86-64; up to 15 minutes.
+test-vllm: $(VENV)/.ready-dev
+	$(BIN)/python tests/vllm/environment.py
+	ENGCMP_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm
 
 # Numbers, not verdicts: how the seconds grow with the number of arms, rows and pages. They need the results of `make demo`.
 bench: $(VENV)/.ready-dev

@@ -30,6 +30,7 @@ _COMMANDS = {
     "versions": "versions",
     "launch": "launch",
     "reference": "reference",
+    "teacher": "teacher",
     "score": "score",
     "tails": "score",
     "bar": "score",

@@ -127,6 +127,8 @@ def test_an_arm_s_assets_share_one_partition_definition_and_no_job_mixes_two(
     for artifact in STUDY_WIDE:
         assert specs[f"{PREFIX}/{artifact}"].partitions_def is None
     for job in location.resolve_all_job_defs():
+        if job.name == "__ASSET_JOB":  # Dagster's own, of all assets there are: what is launched is a part of it
+            continue
         names = {specs[k.to_user_string()].partitions_def for k in job.asset_layer.executable_asset_keys} - {None}
         assert len(names) <= 1, job.name
 
