@@ -22,17 +22,21 @@ def launch_side(store: Store, study: str, arm: ArmKey, *, path: ScorePath | None
     sha256 = store.head(study, arm.folder, LAUNCH)
     if sha256 is None:
         raise EngcmpError(f"{arm} was not measured yet", remedy=f"engcmp run {study} --arm {arm}")
-    return side_of(store, sound_receipt(store, sha256), path=path)
+    receipt = sound_receipt(store, sha256)
+    paths = sorted({start["path"] for start in _starts(store, receipt)})
+    if path is not None and path not in paths:
+        raise EngcmpError(f"{arm} has no start on the {path} path", remedy=f"it has {', '.join(paths)}")
+    return side_of(store, receipt, path=path)
 
 
 def side_of(store: Store, receipt: Mapping[str, Any], *, path: ScorePath | None = None) -> Side:
-    """The launch that a receipt is of: its first start on a score path, or its first one."""
-    starts = json.loads(store.path(output_blob(receipt, "starts.json")).read_bytes())
-    own = [start for start in starts if path in (None, start["path"])]
-    if not own:
-        raise EngcmpError(
-            f"{receipt['arm']} has no start on the {path} path",
-            remedy=f"it has {', '.join(sorted({start['path'] for start in starts}))}",
-        )
+    """The launch that a receipt is of: its first start on a score path, or its first one where a later launch did not need that path."""
+    starts = _starts(store, receipt)
+    own = [start for start in starts if path in (None, start["path"])] or starts
     spec = json.loads(store.path(output_blob(receipt, "spec.json")).read_bytes())
     return Side(spec, own[0]["facts"], {name: receipt["environment"].get(name) for name in _HOST})
+
+
+def _starts(store: Store, receipt: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(store.path(output_blob(receipt, "starts.json")).read_bytes())
+    return found

@@ -31,6 +31,7 @@ from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
 from engcmp_assets.kernel.work import output_blob, sound_receipt
+from engcmp_resources.places import study_names
 from engcmp_resources.store import Store
 
 PREFIX = TINY.replace("-", "_")
@@ -140,7 +141,8 @@ def test_what_runs_by_itself_from_the_start_starts_no_engine_but_for_approved_ar
     on = [one for one in location.sensors or () if one.default_status == dg.DefaultSensorStatus.RUNNING]
     jobs = {target.job_name for sensor in on for target in sensor.targets}
     jobs |= {one.job_name for one in location.schedules or () if one.default_status == dg.DefaultScheduleStatus.RUNNING}
-    assert {job for job in jobs if pools_of(location, job)} == {"smollm2_cpu_capture"}
+    studies = [name.replace("-", "_") for name in study_names()]
+    assert {job for job in jobs if pools_of(location, job)} == {f"{study}_capture" for study in studies}
     assert not pools_of(location, "smollm2_cpu_engine_versions")
 
 

@@ -371,7 +371,10 @@ def _own_home(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def entries_of(instance: dg.DagsterInstance, home: Path, study: Study) -> dict[str, Entry]:
     location = definitions()
-    specs = {spec.key.to_user_string(): spec for spec in location.resolve_all_asset_specs()}
+    every = {spec.key.to_user_string(): spec for spec in location.resolve_all_asset_specs()}
+    specs = {
+        name: spec for name, spec in every.items() if name.startswith(f"{PREFIX}/")
+    }  # of the study that was measured
     texts: dict[str, dict[str, str]] = {}
     for asset in location.assets or ():
         assert isinstance(asset, dg.AssetsDefinition)
