@@ -84,6 +84,7 @@ class Sampler:
                 sample |= {"host": self._host.read(), "gpus": _gpus_now(nvml, self._ours)}
             except Exception as error:  # noqa: BLE001 - a sample that fails is a recorded reason
                 sample["failed"] = f"{type(error).__name__}: {error}"
+            sample["phase"] = self.phase  # as it is now: an engine that was stopped meanwhile has not left its GPU
             self._write(json.dumps(sample, separators=(",", ":")).encode() + b"\n")
         except Exception as error:  # noqa: BLE001 - a full disk must not end the capture
             self.problems.append(f"a sample was not written: {error}")

@@ -189,6 +189,7 @@ def _captured(work: Work, receipt: Receipt) -> Made:
     """
     panel = work.study.panel(receipt["artifact"].rpartition("/")[2])
     table = read_parquet(_path(work, receipt, "capture.parquet"))
+    _refuse_other_starts(work, receipt, table)
     keys = zip(table["run"].tolist(), table["window_id"].tolist(), table["position"].tolist(), strict=True)
     told = dict(zip(keys, table["raw_row_sha256"].tolist(), strict=True))
     places = zip(table["launch"].tolist(), table["window_id"].tolist(), strict=True)
@@ -218,6 +219,25 @@ def _captured(work: Work, receipt: Receipt) -> Made:
                 }
             )  # fmt: skip
     return captured_made(panel, entries)
+
+
+def _refuse_other_starts(work: Work, receipt: Receipt, table: Mapping[str, Any]) -> None:
+    """The starts that the rows name are those of the launch that the receipt names. Raises EngcmpError where one is not.
+
+    A capture that was answered from the store keeps the starts of the one that it was answered by.
+    """
+    if receipt["answered_by"] is not None:
+        return
+    launch = work.inputs[(LAUNCH, receipt["arm"])].receipt
+    starts = json.loads(work.store.path(output_blob(launch, "starts.json")).read_bytes())
+    known = {(start["start"], start["launch"], start["path"]) for start in starts if "void" not in start}
+    named = set(zip(table["start"].tolist(), table["launch"].tolist(), table["score_path"].tolist(), strict=True))
+    if other := sorted(named - known):
+        start, number, path = other[0]
+        raise EngcmpError(
+            f"rows of start {start} (launch {number}, {path}), which the launch of this capture does not have",
+            where="capture.parquet", remedy="measure the arm again (--remeasure)",
+        )  # fmt: skip
 
 
 def _reference_differences(work: Work, receipt: Receipt) -> Iterator[str]:

@@ -25,7 +25,8 @@ from engcmp_resources.journal import Journal
 from engcmp_resources.store import Blob
 
 _FLOAT32_BYTES = 4
-_KILLED = {"missing": "the run was killed before the engine's stop"}
+KILLED = {"missing": "the run was killed before the engine's stop"}
+"""What stands for the GPUs after a start that has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Capture:
         ends, voids = self._by_start("end"), self._by_start("void")
         return [
             entry
-            | {"gpus_after": ends.get(entry["start"], {}).get("gpus_after", _KILLED)}
+            | {"gpus_after": ends.get(entry["start"], {}).get("gpus_after", KILLED)}
             | ({"void": voids[entry["start"]]["reasons"]} if entry["start"] in voids else {})
             for entry in self.journal.entries
             if entry["kind"] == "start"

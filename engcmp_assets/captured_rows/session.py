@@ -15,7 +15,7 @@ from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
 from engcmp_assets.captured_rows.rows import take_window
 from engcmp_assets.captured_rows.running import Running, started
 from engcmp_assets.captured_rows.step import captured_made, kept_of, rows_step
-from engcmp_assets.captured_rows.watching import Holding, engine_held, samples_of_starts, watched
+from engcmp_assets.captured_rows.watching import Holding, engine_held, judge_killed_starts, samples_of_starts, watched
 from engcmp_assets.engine_launch.step import launch_made
 from engcmp_assets.engine_launch.step import step as launch_step
 from engcmp_assets.kernel.names import LAUNCH, captured_rows
@@ -62,6 +62,7 @@ def capture_arm(
             return
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     capture = open_capture(session, arm, remeasure=remeasure)
+    judge_killed_starts(capture)
     _measure(capture, arm, _launches_for(capture, wanted), ready)
     made = launch_made(
         capture.spec,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.captured_rows.journalled import Capture
-from engcmp_assets.kernel.gpu_rules import CAPTURING, GpuRules, check_after_stop, check_before_launch, judge, refuse
+from engcmp_assets.captured_rows.journalled import KILLED, Capture
+from engcmp_assets.kernel.gpu_rules import (
+    CAPTURING,
+    GpuFinding,
+    GpuRules,
+    check_after_stop,
+    check_before_launch,
+    judge,
+    refuse,
+)
 from engcmp_resources import containers
 from engcmp_resources.engines._leases import remove_leftovers
 from engcmp_resources.errors import EngcmpError
@@ -90,8 +98,12 @@ def watched(capture: Capture, start: int, held: Held) -> Iterator[Watch]:
             yield Watch(sampler, owned, held, before)
     finally:  # also where the engine died of what happened to its GPU
         held.update_lease(container=None)
-        capture.add_end(start, _after_stop(owned, before, rules))
-        void = _void(capture, start, rules)
+        after = _after_stop(owned, before, rules)
+        void = []
+        # One that never got ready is no start: the next one has its number.
+        if any(one["start"] == start for one in capture.starts()):
+            capture.add_end(start, after)
+            void = _void(capture, start, rules, [] if rules is None else check_after_stop(before, after, rules))
     for problem in sampler.problems:
         capture.work.say(f"telemetry of start {start}: {problem}")
     if void:
@@ -112,12 +124,24 @@ def samples_of_starts(capture: Capture) -> dict[int, list[dict[str, Any]]]:
     return {start: read_samples(file) if file.is_file() else [] for start, file in files.items()}
 
 
-def _void(capture: Capture, start: int, rules: GpuRules | None) -> list[str]:
+def judge_killed_starts(capture: Capture) -> None:
+    """Void the starts that a kill has left without an end, where their telemetry tells of a lost GPU: their windows are taken again."""
+    rules = capture.work.study.protocol.gpus
+    left = [one["start"] for one in capture.starts() if one["gpus_after"] == KILLED and "void" not in one]
+    if rules is None or not left:
+        return
+    with engine_held(capture):  # one that still runs is judged by its own run
+        for start in left:
+            for reason in _void(capture, start, rules):
+                capture.work.say(f"start {start}, whose run was killed, is void: {reason}")
+
+
+def _void(capture: Capture, start: int, rules: GpuRules | None, after_stop: Sequence[GpuFinding] = ()) -> list[str]:
     """Why nothing that the start measured counts, which is journalled; empty where it counts."""
     if rules is None:
         return []
     samples = read_samples(telemetry_file(capture, start))
-    reasons = [one.explanation for one in judge(samples, rules) if one.voids]
+    reasons = [one.explanation for one in (*judge(samples, rules), *after_stop) if one.voids]
     if reasons:
         capture.add_void(start, reasons)
     return reasons

@@ -139,7 +139,7 @@ def _as_error(failure: dg.Failure) -> EngcmpError:
     words = {name: str(value.value) for name, value in failure.metadata.items()}
     if "what" not in words:
         return EngcmpError(str(failure.description), remedy="look at the run in the UI (make ui)")
-    return EngcmpError(words["what"], where=words["where"] or None, remedy=words["remedy"] or None)
+    return EngcmpError(words["what"], where=words.get("where"), remedy=words.get("remedy"))
 
 
 def _json(store: Store, receipt: dict[str, Any], name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output, engin
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
-from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource
+from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource, WheelSource
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
@@ -32,10 +32,22 @@ COLUMNS = (
 
 
 def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
-    """The arm's engine settings."""
+    """The arm's engine settings, what runs where that is no file of `sources`, and what the launch is for.
+
+    The study and its capture plan are part of it: a receipt lists the starts of one capture, and no other study's rows came from them.
+    """
     if arm is None:
         raise EngcmpError("a launch belongs to an arm", remedy="choose a partition")
-    return study.protocol.engine_of(arm).model_dump(exclude={"versions", "label"}) | {"version": arm.version}
+    protocol = study.protocol
+    engine = protocol.engine_of(arm).model_dump(exclude={"versions", "label"})
+    pins = {role: protocol.sources[source] for role, source in protocol.roles_of(arm).items()}
+    return engine | {
+        "version": arm.version,
+        "study": protocol.study,
+        "capture": protocol.capture.model_dump(),
+        "gpus": protocol.gpus.model_dump(mode="json") if protocol.gpus else None,
+        "pins": {role: pin.model_dump() for role, pin in pins.items() if not isinstance(pin, WheelSource)},
+    }
 
 
 def launch_spec(work: Work, panel: Panel) -> LaunchSpec | ServerSpec:
@@ -63,6 +75,8 @@ def launch_spec(work: Work, panel: Panel) -> LaunchSpec | ServerSpec:
 
 def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[str, str]:
     """What runs, by role: an image by its digest, a launcher by its commit, a file by its SHA-256."""
+    if study.protocol.engine_of(arm).kind == "external":
+        return {}  # what a server that already runs serves is its own word, which is in the facts
     found = {"model": hashes[checkpoint_output(arm)]}
     for role, source in study.protocol.roles_of(arm).items():
         entry = study.protocol.sources[source]

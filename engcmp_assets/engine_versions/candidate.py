@@ -97,7 +97,9 @@ def _source(rule: ReleaseRule, finding: Finding, name: str, wheels: Mapping[str,
 def _others(protocol: Protocol, rule: ReleaseRule, finding: Finding, arm: ArmKey) -> list[ArmKey]:
     """What the new arm is compared with: the content that its tag had before, else the last version, and the baselines."""
     versions = protocol.engines[arm.engine].versions
-    tags = {name: tag_of(protocol.sources[entry.source]) for name, entry in versions.items()}
+    tags = {
+        name: tag_of(protocol.sources[entry.source]) for name, entry in versions.items() if entry.source is not None
+    }
     measured = [one for one in protocol.arm_keys if (one.checkpoint, one.engine) == (arm.checkpoint, arm.engine)]
     own = order_of(finding.tag)
     before = [one for one in measured if order_of(tags[one.version]) <= own]

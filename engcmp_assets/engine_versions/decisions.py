@@ -72,12 +72,13 @@ def known_versions(
     found = [
         known
         for name, entry in protocol.engines[engine].versions.items()
-        if (known := _known(name, protocol.sources[entry.source], rule, "in the study", None)) is not None
+        if entry.source is not None
+        and (known := _known(name, protocol.sources[entry.source], rule, "in the study", None)) is not None
     ]
     for iteration, adds in candidates.items():
         state: State = "waiting for approval" if adds.declined is None else "declined"
         for name, entry in adds.versions.get(engine, {}).items():
-            source = adds.sources.get(entry.source)
+            source = adds.sources.get(entry.source or "")
             known = None if source is None else _known(name, source, rule, state, iteration)
             if known is not None:
                 found.append(known)

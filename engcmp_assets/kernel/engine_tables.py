@@ -10,9 +10,12 @@ from engcmp_assets.kernel.fields import Name, Strict
 
 
 class EngineVersion(Strict):
-    """One version of an engine and the source that holds it; `files` are further sources, by the role that they have in the launch."""
+    """One version of an engine and the source that holds it; `files` are further sources, by the role that they have in the launch.
 
-    source: str
+    An engine of kind `external` has no source: it runs already.
+    """
+
+    source: str | None = None
     files: dict[Name, str] = Field(default_factory=dict)
 
 

@@ -14,6 +14,21 @@ _OF_ONE_START = frozenset(
     {"load_ms", "ready", "container", "address", "forced_token", "tokenizer_probed", "peak_rss_bytes", "capabilities.evidence"}
 )  # fmt: skip
 _TOLD_TWICE = frozenset({"engine", "version", "kind", "identities", "score_path"})  # the specification has them
+# A child process's specification and settings, and what a server calls the same.
+_SIZES = {
+    "context_tokens": "n_ctx",
+    "batch_tokens": "n_batch",
+    "micro_batch_tokens": "n_ubatch",
+    "threads": "n_threads",
+}
+_SERVER_NAMES = {"model_sha256": "identities.model", "library_sha256": "identities.library"} | {
+    name: f"settings.{name}" for name in _SIZES
+}
+_SERVER_SETTINGS = {
+    f"settings.{own}.{which}": f"settings.{name}.{which}"
+    for name, own in _SIZES.items()
+    for which in ("requested", "resolved")
+}
 _SECRET = "sha256:"  # noqa: S105 - how a receipt holds a secret: its hash
 _SHOWN, _SHOWN_CHARACTERS = 6, 60
 ABSENT = {"missing": "not in this launch's receipt"}
@@ -50,11 +65,11 @@ def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
     """Every difference between two launches, the declared ones first, by name."""
     found = [
         LaunchDifference(name, a, b, declared=True)
-        for name, a, b in _differing(_flat(first.spec, ""), _flat(second.spec, ""))
+        for name, a, b in _differing(_specification(first, second), _specification(second, first))
     ]
     found += [
         LaunchDifference(name, a, b, declared=name.startswith("settings.") and name.endswith(".requested"))
-        for name, a, b in _differing(_of_engine(first.facts), _of_engine(second.facts))
+        for name, a, b in _differing(_of_engine(first, second), _of_engine(second, first))
     ]
     comparable: str | None = ""
     if first.spec.get("kind") != second.spec.get("kind"):
@@ -112,10 +127,21 @@ def _told(one: LaunchDifference) -> LaunchDifference:
     return replace(one, first=first, second=second)
 
 
-def _of_engine(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _specification(side: Side, other: Side) -> dict[str, Any]:
+    """What was asked for; of a child process beside a server, under the server's names for the same things."""
+    flat = _flat(side.spec, "")
+    if "kind" in side.spec or "kind" not in other.spec:
+        return flat
+    return {_SERVER_NAMES.get(name, name): value for name, value in flat.items()} | {"kind": "child process"}
+
+
+def _of_engine(side: Side, other: Side) -> dict[str, Any]:
+    flat = _flat(side.facts, "")
+    if "kind" not in side.spec and "kind" in other.spec:
+        flat = {_SERVER_SETTINGS.get(name, name): value for name, value in flat.items()}
     return {
         name: value
-        for name, value in _flat(facts, "").items()
+        for name, value in flat.items()
         if name.split(".")[0] not in _OF_ONE_START | _TOLD_TWICE
         and not any(name.startswith(f"{left_out}.") for left_out in _OF_ONE_START)
     }

@@ -28,6 +28,7 @@ from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSo
 from engcmp_resources.errors import EngcmpError
 
 PROTOCOL_FILE = "protocol.toml"
+_EXTERNAL = "external"  # the kind of engine that runs already
 _Item = TypeVar("_Item")
 _Need = Callable[[Mapping[str, Any], str, str], None]
 _Once = Callable[[Sequence[str], str], None]
@@ -233,6 +234,8 @@ class Protocol(Strict):
     def roles_of(self, arm: ArmKey) -> dict[str, str]:
         """The sources of `arm`'s engine version by their role in the launch: library, launcher, image, and those under `files`."""
         version = self.version_of(arm)
+        if version.source is None:
+            return dict(version.files)
         entry = entry_of(self.sources, version.source, "source", self.study)
         role = (
             "library"
@@ -322,7 +325,14 @@ def check_references(protocol: Protocol, where: str) -> None:
     for name, engine in protocol.engines.items():
         for version, entry in engine.versions.items():
             field = f"engines.{name}.versions.{version}"
-            need(protocol.sources, entry.source, f"{field}.source")
+            if entry.source is None and engine.kind != _EXTERNAL:
+                raise EngcmpError(
+                    f"protocol field {field}.source: Field required",
+                    where=where,
+                    remedy="name the source that holds this version",
+                )
+            if entry.source is not None:
+                need(protocol.sources, entry.source, f"{field}.source")
             for role, source in entry.files.items():
                 need(protocol.sources, source, f"{field}.files.{role}")
     for index, arm_entry in enumerate(protocol.arms):

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from engcmp_resources.containers import Mount, hidden_secret
 from engcmp_resources.engines._api import ApiName
-from engcmp_resources.engines.servers import LaunchPlace, Settings
+from engcmp_resources.engines.servers import DeclaredCapabilities, LaunchPlace, Settings
 from engcmp_resources.errors import EngcmpError
 
 OWN_CODE = "engcmp"  # the name under which this package's own files can be mounted
@@ -73,9 +73,7 @@ class ContainerSettings(Settings):
     batch_tokens: int | None = Field(default=None, ge=1)
     micro_batch_tokens: int | None = Field(default=None, ge=1)
     threads: int | None = Field(default=None, ge=1)
-    capabilities: dict[str, bool | int | Literal["full"] | tuple[Literal["prefill", "decode"], ...]] = Field(
-        default_factory=dict
-    )
+    capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @field_validator("ready_line")
     @classmethod

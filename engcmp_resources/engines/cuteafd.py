@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ from engcmp_resources.engines._launcher_source import run_program
 from engcmp_resources.engines._launchers import LOOPBACK, Launch
 from engcmp_resources.engines._serving import Served
 from engcmp_resources.engines.servers import (
+    DeclaredCapabilities,
     LaunchPlace,
     Mode,
     RunningServer,
@@ -64,9 +65,7 @@ class CuteafdSettings(Settings):
     served_model: str | None = None
     dry_run: bool = True
     expected: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    capabilities: dict[str, bool | int | Literal["full"] | tuple[Literal["prefill", "decode"], ...]] = Field(
-        default_factory=dict
-    )
+    capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _complete(self) -> CuteafdSettings:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -16,6 +16,7 @@ from engcmp_resources.containers import hidden_secret
 from engcmp_resources.engines._api import ApiClient, ApiName, make_client
 from engcmp_resources.engines._serving import Served, compared_settings
 from engcmp_resources.engines.servers import (
+    DeclaredCapabilities,
     LaunchPlace,
     Mode,
     RunningServer,
@@ -43,9 +44,7 @@ class ExternalSettings(Settings):
     api_key_env: str | None = None
     remote: bool = False
     context_tokens: int | None = Field(default=None, ge=1)
-    capabilities: dict[str, bool | int | Literal["full"] | tuple[Literal["prefill", "decode"], ...]] = Field(
-        default_factory=dict
-    )
+    capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @field_validator("url")
     @classmethod

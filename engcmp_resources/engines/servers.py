@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from engcmp_resources.errors import EngcmpError
 
@@ -99,6 +99,34 @@ class Capabilities:
         """Whether light rows (top 20 and the actual token) can be had on a score path."""
         found = self.prompt_logprobs if path == "prefill" else self.decode_logprobs
         return found == "full" or found >= LIGHT_K or path in self.rows
+
+
+_FLAGS = ("token_ids", "continuous_usage", "cached_tokens", "metrics", "tokenizer", "thinking_switch")
+
+
+def _declared(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Capabilities as a protocol declares them. Raises ValueError that says what may stand there."""
+    for name, wanted in value.items():
+        counted = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
+        allowed = {
+            **dict.fromkeys(
+                ("prompt_logprobs", "decode_logprobs"), ('a number or "full"', counted or wanted == "full")
+            ),
+            "rows": (
+                "a list of prefill and decode",
+                isinstance(wanted, (list, tuple)) and set(wanted) <= {"prefill", "decode"},
+            ),
+            **dict.fromkeys(_FLAGS, ("true or false", isinstance(wanted, bool))),
+        }
+        if name not in allowed:
+            raise ValueError(f"{name!r} is no capability; they are {', '.join(allowed)}")
+        if not allowed[name][1]:
+            raise ValueError(f"{name} is {wanted!r}; it can be {allowed[name][0]}")
+    return value
+
+
+DeclaredCapabilities = Annotated[dict[str, Any], AfterValidator(_declared)]
+"""What a protocol declares that a server can do, by the names of `Capabilities`: the least that is wanted."""
 
 
 def refuse_lacking(label: str, declared: Mapping[str, Any], proved: Capabilities) -> None:
@@ -237,9 +265,10 @@ def checked_settings(kind: str, settings: Mapping[str, Any], *, where: str) -> S
     except ValidationError as error:
         first = error.errors()[0]
         field_name = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+        unknown = first["type"] == "extra_forbidden"
         raise EngcmpError(
             f"settings of an engine of kind {kind}: {field_name}: {first['msg']}", where=where,
-            remedy=f"it takes {', '.join(_SETTINGS[kind].model_fields)}",
+            remedy=f"it takes {', '.join(_SETTINGS[kind].model_fields)}" if unknown else "mend that setting",
         ) from error  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -22,6 +22,7 @@ from engcmp_resources.engines._launcher_source import run_program
 from engcmp_resources.engines._launchers import LOOPBACK, Launch
 from engcmp_resources.engines._serving import Served
 from engcmp_resources.engines.servers import (
+    DeclaredCapabilities,
     LaunchPlace,
     Mode,
     RunningServer,
@@ -60,9 +61,7 @@ class VllmForkSettings(Settings):
     cache_dir: str | None = None
     ready_line: str = READY_LINE
     expected: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    capabilities: dict[str, bool | int | Literal["full"] | tuple[Literal["prefill", "decode"], ...]] = Field(
-        default_factory=dict
-    )
+    capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @field_validator("environment")
     @classmethod

@@ -142,11 +142,11 @@ class GrowingStudy:
         return Session(load_study(TINY), Store(self.tiny.home), "fill", lambda _text: None)
 
     def _make(self, session: Session, arm: ArmKey) -> None:
-        engine = capture_steps(session.study)
+        engine = [step.artifact for step in capture_steps(session.study)]
         for step in steps_of(session.study):
-            if step == engine[0]:
+            if step.artifact == engine[0]:
                 list(capture_arm(session, arm))
-            elif step not in engine and (step.per_arm or step.artifact == "frozen_protocol"):
+            elif step.artifact not in engine and (step.per_arm or step.artifact == "frozen_protocol"):
                 materialize(session, step, arm if step.per_arm else None)
 
     def _add(self, arm: str, engine: str = "") -> None:

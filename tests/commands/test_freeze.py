@@ -172,6 +172,16 @@ def test_an_iteration_that_does_not_fit_is_not_frozen(folder: Path, capsys: pyte
             'kind = "docker"\nlabel = "x"\nsettings = { api = "llama-server", comand = ["a"] }\n',
             "settings of an engine of kind docker: comand.*engines.llamacpp.settings.*command",
         ),
+        (
+            'kind = "llamacpp"\nlabel = "llama.cpp"\nthreads = 2\ncontext_tokens = 512\nbatch_tokens = 512\nmicro_batch_tokens = 512\n',
+            'kind = "docker"\nlabel = "x"\nsettings = { api = "llama-server", capabilities = { flies = true } }\n',
+            "capabilities: .*'flies' is no capability; they are prompt_logprobs, ",
+        ),
+        (
+            'kind = "llamacpp"\nlabel = "llama.cpp"\nthreads = 2\ncontext_tokens = 512\nbatch_tokens = 512\nmicro_batch_tokens = 512\n',
+            'kind = "docker"\nlabel = "x"\nsettings = { api = "llama-server", capabilities = { decode_logprobs = "ful" } }\n',
+            "decode_logprobs is 'ful'; it can be a number or \"full\"",
+        ),
     ],
 )
 def test_an_engine_that_no_kind_can_start_is_not_frozen(

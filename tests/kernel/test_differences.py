@@ -274,3 +274,13 @@ def test_arms_on_different_rows_no_row_and_an_empty_family_are_refused():
         compared(arm(r1_1=[]), arm(r1_1=[]), [])
     with pytest.raises(EngcmpError, match="family"):
         compared(arm(r1_1=[1.0]), arm(r1_1=[1.0]), ["a"], family=0)
+
+
+def test_what_computing_in_float64_leaves_is_no_difference():
+    values = np.linspace(0.01, 9.0, 40)
+    same = arm(r1_1=values, r1_2=values)
+    noisy = arm(r1_1=values * (1 + 3e-15), r1_2=values * (1 + 3e-15))
+    found = compared(noisy, same, ids(20))
+    assert found.difference.value == 0.0 and found.verdict.word == "not resolved"
+    larger = arm(r1_1=values + 1e-9, r1_2=values + 1e-9)
+    assert compared(larger, same, ids(20)).verdict.word == "resolved"

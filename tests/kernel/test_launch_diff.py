@@ -81,7 +81,8 @@ def test_many_differences_are_counted_and_all_are_in_the_list() -> None:
 
 def test_what_one_side_alone_states_is_counted_and_is_no_difference_of_both() -> None:
     other = FACTS | {"environment": {**FACTS["environment"], "SPEED": "1"}}
-    (variable,) = launch_differences(Side(SPEC, FACTS, {}), Side(SPEC | {"kind": "other"}, other, {}))[1:]
+    sides = Side(SPEC | {"kind": "one"}, FACTS, {}), Side(SPEC | {"kind": "other"}, other, {})
+    (variable,) = launch_differences(*sides)[1:]
     assert variable.name == "environment.SPEED" and variable.told_by_both, (
         "a variable that one side lacks is a difference"
     )
@@ -92,3 +93,27 @@ def test_what_one_side_alone_states_is_counted_and_is_no_difference_of_both() ->
     assert (
         "stated by the second only" in text and "host.a, host.b" in text and "a confound of every comparison: 0" in text
     )
+
+
+def test_the_same_things_under_the_names_of_a_child_process_and_of_a_server_do_not_differ() -> None:
+    process = {
+        "engine": "e",
+        "version": "v1",
+        "model_sha256": "aa",
+        "library_sha256": "bb",
+        "context_tokens": 512,
+        "threads": 2,
+    }
+    server = {
+        "kind": "docker", "engine": "e", "version": "v1", "identities": {"model": "aa", "library": "bb"},
+        "settings": {"context_tokens": 512, "threads": 3},
+    }  # fmt: skip
+    own = {"settings": {"n_ctx": {"requested": 512, "resolved": 512}, "n_threads": {"requested": 2, "resolved": 2}}}
+    theirs = {
+        "settings": {"context_tokens": {"requested": 512, "resolved": 512}, "threads": {"requested": 3, "resolved": 3}}
+    }
+    found = launch_differences(Side(process, own, {}), Side(server, theirs, {}))
+    assert [(one.name, one.first, one.second) for one in found] == [
+        ("kind", "child process", "docker"), ("settings.threads", 2, 3), ("settings.threads.requested", 2, 3),
+        ("settings.threads.resolved", 2, 3),
+    ]  # fmt: skip
