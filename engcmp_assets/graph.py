@@ -21,12 +21,14 @@ from engcmp_assets.captured_rows.drift import CHECK as DRIFT
 from engcmp_assets.captured_rows.drift import drift_check
 from engcmp_assets.captured_rows.session import capture_arm, capture_steps
 from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH
+from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Done, Session, Step, materialize
 from engcmp_assets.lost_runs import lost_runs_sensor
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.steps import step_named, steps_of
+from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder, study_names
 from engcmp_resources.store import Store
 
@@ -46,13 +48,15 @@ class Materialize(dg.Config):
 
 
 def definitions() -> dg.Definitions:
-    """All studies in protocol/. A protocol edited after its freeze still loads: its first asset says what is wrong."""
+    """All studies in protocol/. A protocol edited after its freeze still loads: its first asset says what is wrong.
+
+    One that cannot be read at all (a draft beside the others) is left out, with its error on standard error; `engcmp run` of it fails with it.
+    """
     assets: list[Any] = []
     jobs: list[Any] = [upkeep.clean_up_job()]
     sensors: list[dg.SensorDefinition] = [lost_runs_sensor()]
     schedules: list[dg.ScheduleDefinition] = [upkeep.clean_up_schedule()]
-    for name in study_names():
-        study = load_study(name)
+    for study in _readable_studies():
         assets += study_assets(study)
         own = study_jobs(study)
         jobs += [*own.values(), upkeep.verify_job(study)]
@@ -66,6 +70,17 @@ def definitions() -> dg.Definitions:
     return dg.Definitions(
         assets=assets, jobs=jobs, sensors=sensors, schedules=schedules, executor=dg.in_process_executor
     )
+
+
+def _readable_studies() -> Iterator[Study]:
+    for name in study_names():
+        try:
+            study = load_study(name)
+            _ = study.protocol
+        except EngcmpError as error:
+            stderr_line(f"study {name} is left out: {error}")
+            continue
+        yield study
 
 
 def study_assets(study: Study) -> list[dg.AssetsDefinition]:

@@ -428,3 +428,16 @@ def test_a_run_that_never_told_its_process_is_reported_after_a_while(
 
 def log_of(instance: dg.DagsterInstance, words: str) -> list[bool]:
     return [words in (entry.message or "") for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
+
+
+def test_a_draft_that_cannot_be_read_is_told_and_the_other_studies_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(CHECKOUT / "protocol", tmp_path / "protocol")
+    draft = tmp_path / "protocol" / "smollm2-docker" / "protocol.toml"
+    draft.write_text(draft.read_text(encoding="utf-8").replace("threads = 2", "thraeds = 2", 1), encoding="utf-8")
+    monkeypatch.setenv("ENGCMP_PROTOCOL", str(tmp_path / "protocol"))
+    keys = {spec.key.path[0] for spec in definitions().resolve_all_asset_specs()}
+    assert keys == {PREFIX}
+    said = capsys.readouterr().err
+    assert "study smollm2-docker is left out" in said and "engines.llamacpp" in said and str(draft) in said

@@ -266,10 +266,14 @@ def test_a_panel_of_full_rows_is_refused_before_any_measurement_by_a_server_that
     assert count == 1
     path.write_text(text, encoding="utf-8")
     assert tiny.run("amend", TINY, "--because", "full rows").returncode == 0
-    done = tiny.run("run", TINY, "--arm", "q4_0/fork@v0.9.2")
+    done = tiny.run("run", TINY)
     assert done.returncode == 1
     assert "wants full rows on the prefill path" in done.stderr and "keep = light" in done.stderr
     assert not list((tiny.home / "heads" / TINY).glob("*fork*/captured_rows/*")), "nothing was measured"
+    assert list((tiny.home / "heads" / TINY).glob("*cuteafd*/captured_rows/*")), (
+        "the other arm is measured all the same"
+    )
+    assert outputs_of_study(tiny, "publication")
 
 
 def log_softmax(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
