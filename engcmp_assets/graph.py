@@ -50,7 +50,7 @@ class Materialize(dg.Config):
 def definitions() -> dg.Definitions:
     """All studies in protocol/. A protocol edited after its freeze still loads: its first asset says what is wrong.
 
-    One that cannot be read at all (a draft beside the others) is left out, with its error on standard error; `engcmp run` of it fails with it.
+    One that cannot be read at all (a draft beside the others) is left out, with its error on standard error.
     """
     assets: list[Any] = []
     jobs: list[Any] = [upkeep.clean_up_job()]

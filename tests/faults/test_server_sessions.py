@@ -1,0 +1,273 @@
+"""Faults of servers that only a whole study shows (FAULTS, sections 3, 4, 9 and 10): what is measured, published, or refused.
+
+The servers are simulators over HTTP that run already (kind `external`) and serve the tiny study's own texts, at top 20.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tiny import TINY, TinyStudy, make_tiny
+
+from engcmp_assets.kernel.tables import read_parquet
+from engcmp_resources import host_image
+from tests.simulator.running import Simulator, running_simulator
+
+VOCAB, MODEL = 49_152, "sim/model"
+OURS, RIVAL = "q4_0/ours@v1", "q4_0/rival@v1"
+IMAGE = f"""[sources.host-image]
+image = "{host_image.NAME}"
+tag = "{host_image.TAG}"
+digest = "{host_image.IMAGE_ID}"
+license = "Apache-2.0"
+"""
+ENGINE = """[engines.{name}]
+kind = "external"
+label = "{name}, simulated"
+[engines.{name}.settings]
+url = "http://127.0.0.1:{port}"
+api = "vllm"
+model = "sim/model"
+capabilities = {{ prompt_logprobs = 20, tokenizer = true }}
+[engines.{name}.versions.v1]
+source = "host-image"
+[[arms]]
+arm = "q4_0/{name}@v1"
+"""
+PANEL = """[panels.pl]
+label = "light rows of a full reference"
+reference = "full"
+keep = "light"
+rows = "even"
+rows_per_window = 4
+roles = ["context"]
+measures = ["kl_top20", "nll"]
+primary = ["kl_top20"]
+pair_measures = ["kl_pair20"]
+[capture.prefill]
+panels = ["pl"]
+launches = 1
+repeats = {repeats}
+"""
+PAIR = f"""[[comparisons]]
+pair_id = "ours-vs-rival"
+label = "ours beside the rival"
+candidate = "{OURS}"
+baseline = "{RIVAL}"
+"""
+NAMES = ("ours", "rival")
+
+
+@dataclass
+class Servers:
+    """A study of two servers, frozen; each simulator is started by a test, as often as it likes."""
+
+    tiny: TinyStudy
+    ports: Mapping[str, int]
+    known: Path
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def start(self, name: str, *faults: dict[str, Any] | str, **options: Any) -> Simulator:
+        asked = {"port": self.ports[name], "model": MODEL, "vocab": VOCAB, "known_texts": self.known} | options
+        return self._stack.enter_context(running_simulator("vllm", faults=list(faults), **asked))
+
+    def lengths(self) -> list[int]:
+        """Tokens of each window, in order."""
+        prompts = json.loads((self.tiny.folder / "prompt_set.json").read_bytes())
+        return [len(one["tokens"]) for one in prompts["windows"]]
+
+    def receipt(self, artifact: str, arm: str = "_study") -> dict[str, Any]:
+        head = json.loads((self.tiny.home / "heads" / TINY / arm.replace("/", "~") / f"{artifact}.json").read_bytes())
+        found: dict[str, Any] = json.loads(
+            (self.tiny.home / "receipts" / f"{head['receipt_sha256']}.json").read_bytes()
+        )
+        return found
+
+    def output(self, receipt: Mapping[str, Any], name: str) -> Path:
+        (one,) = (entry for entry in receipt["outputs"] if entry["name"] == name)
+        return self.tiny.home / "store" / one["sha256"][:2] / f"{one['sha256']}.{one['suffix']}"
+
+    def pair(self) -> dict[str, Any]:
+        (found,) = json.loads(self.output(self.receipt("publication"), "SUMMARY.json").read_bytes())["comparisons"]
+        return dict(found)
+
+    def captured(self, arm: str) -> list[Path]:
+        return list((self.tiny.home / "heads" / TINY / arm.replace("/", "~")).glob("captured_rows/*"))
+
+    def stop(self) -> None:
+        self._stack.close()
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def frozen_study(root: Path, measured_home: Path, ports: Sequence[int], repeats: int) -> TinyStudy:
+    tiny = make_tiny(root, measured_home)
+    path = tiny.folder / "protocol.toml"
+    text = path.read_text(encoding="utf-8")
+    engines = "".join(ENGINE.format(name=name, port=port) for name, port in zip(NAMES, ports, strict=True))
+    rule = "# ---------------------------------------------------------------- "
+    parts = (
+        ("[engines.llamacpp]\n", f"{rule}what is measured", engines),
+        ("# A panel is windows", f"{rule}how it is judged", PANEL.format(repeats=repeats)),
+        ("[[comparisons]]", f"{rule}what comes later", PAIR),
+        ("# Where new versions of the engine appear", "[limits]", ""),
+    )
+    for begin, end, new in parts:
+        assert text.count(begin) >= 1 and text.count(end) == 1, (begin, end)
+        text = text[: text.index(begin)] + new + text[text.index(end) :]
+    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
+    path.write_text(text.replace(f"{rule}reference", f"{IMAGE}{rule}reference"), encoding="utf-8")
+    done = tiny.run("freeze", TINY)
+    assert done.returncode == 0, done.stderr
+    return tiny
+
+
+@pytest.fixture
+def servers(tmp_path: Path, measured_home: Path) -> Iterator[Callable[[int], Servers]]:
+    """Makes the study for a number of repeats."""
+    made: list[Servers] = []
+
+    def make(repeats: int) -> Servers:
+        ports = free_ports(len(NAMES))
+        tiny = frozen_study(tmp_path / "study", measured_home, ports, repeats)
+        prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())
+        texts = {
+            (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
+            for one in prompts["windows"]
+        }
+        known = tmp_path / "known.json"
+        known.write_text(json.dumps(texts), encoding="utf-8")
+        made.append(Servers(tiny, dict(zip(NAMES, ports, strict=True)), known))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def succeeded(servers: Servers, *arguments: str) -> str:
+    done = servers.tiny.run(*arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_determinism_is_what_the_repeats_show_and_not_what_the_server_promises(
+    servers: Callable[[int], Servers],
+) -> None:
+    """One server promises the same result for the same request and gives another each time; one promises nothing and keeps it.
+
+    Of a third kind of repeats only the first differs, as after a cold start: it is told apart, run beside run.
+    """
+    study = servers(3)
+    ours = study.start("ours", "noise", deterministic=True)
+    stated = httpx.get(f"{ours.url}/server_info", trust_env=False).json()
+    assert stated["vllm_env"] == {"VLLM_BATCH_INVARIANT": "1"}, "the promise"
+    first = {"name": "noise", "scale": 0.5, "times": 1, "at": {"prompt_tokens": study.lengths()[0]}}
+    study.start("rival", first, perturb=0.1, kv_tokens=8192, context=1024)
+    succeeded(study, "run", TINY)
+    noisy, steady = (study.receipt("captured_rows/pl", arm) for arm in (OURS, RIVAL))
+    assert noisy["details"]["rows_bit_identical"] == {"1.1 and 1.2": 0.0, "1.2 and 1.3": 0.0}
+    assert noisy["flags"] == ["runs differ"]
+    assert [one["passed"] for one in noisy["checks"] if one["name"] == "repeats_agree"] == [False]
+    shares = steady["details"]["rows_bit_identical"]
+    assert 0 < shares["1.1 and 1.2"] < 1 and shares["1.2 and 1.3"] == 1.0, (
+        "the cold repeat is not hidden in the warm ones"
+    )
+    table = read_parquet(study.output(steady, "capture.parquet"))
+    keys = zip(table["run"], table["window_id"], table["position"], strict=True)
+    hashes = dict(zip(keys, table["raw_row_sha256"], strict=True))
+    differing = {key[1] for key, digest in hashes.items() if key[0] == "1.1" and hashes[("1.2", *key[1:])] != digest}
+    assert len(differing) == 1, "only the window whose first request was disturbed"
+    figure = next(one for one in study.pair()["figures"] if one["measure"] == "kl_top20" and one["population"] == "all")
+    floors = {name: figure[f"{name}_floor"]["within_launch"] for name in ("candidate", "baseline")}
+    assert all(one["value"] != 0 and one["rows_that_differ"] > 0 and one["pairs"] == 2 for one in floors.values())
+    assert floors["candidate"]["rows_that_differ"] > floors["baseline"]["rows_that_differ"]
+    # What neither protocol declares of the two launches, on either side, is a confound of the pair.
+    differences = json.loads(succeeded(study, "launch", "diff", f"{TINY}/{OURS}", f"{TINY}/{RIVAL}", "--json"))[
+        "differences"
+    ]
+    told = {one["name"]: (one["first"], one["second"]) for one in differences if not one["declared"]}
+    values = {name.rpartition(".")[2]: pair for name, pair in told.items()}
+    assert values["tokens"] == (65_536, 8192) and values["max_model_len"] == (8192, 1024)
+    assert any("max_model_len" in text and "engcmp launch diff" in text for text in study.pair()["confounds"])
+
+
+def test_without_a_repeat_a_comparison_says_that_it_has_no_floor(servers: Callable[[int], Servers]) -> None:
+    study = servers(1)
+    study.start("ours")
+    study.start("rival", perturb=0.1)
+    succeeded(study, "run", TINY)
+    figures = study.pair()["figures"]
+    assert figures and all("missing" in floor for one in figures for floor in one["floor"].values())
+    for one in figures:
+        words = one["verdict"] if one["measure"] != "kl_pair20" else one["sentence"]
+        assert "no floor" in words
+    for arm in (OURS, RIVAL):
+        (check,) = (one for one in study.receipt("captured_rows/pl", arm)["checks"] if one["name"] == "repeats_agree")
+        assert check["explanation"] == "Each score path has one run: nothing to compare"
+
+
+def test_a_pair_that_cannot_be_compared_says_so_with_its_reason_and_the_other_arm_is_measured(
+    servers: Callable[[int], Servers],
+) -> None:
+    """The rival reads texts as another model does (then: cannot score a prompt at all; then: takes fewer tokens than were sent)."""
+    study = servers(1)
+    study.start("ours")
+    rival = study.start("rival")
+    for fault, said in (
+        ("tokenizer_other", "the engine reads the text as other token ids than the frozen ones"),
+        ("prompt_logprobs_missing", "lacks what is declared of it: prompt_logprobs (declared 20, proved 0"),
+        (
+            {"name": "prompt_truncated", "at": {"prompt_tokens": study.lengths()}},
+            "tokens were sent and the server took 8",
+        ),
+        ("model_name_wrong", "another/model"),
+    ):
+        rival.script(fault)
+        done = study.tiny.run("run", TINY)
+        assert done.returncode == 1 and said in done.stderr, done.stderr[-2000:]
+        assert study.captured(RIVAL) == [], "nothing is kept of a server that is not what it must be"
+    assert study.captured(OURS) != []
+    pair = study.pair()
+    assert (pair["state"], pair["figures"], pair["confounds"]) == ("not comparable", [], [])
+    assert f"{RIVAL} was not measured yet" in pair["reason"]
+    (check,) = (one for one in study.receipt("comparisons")["checks"] if one["name"] == "every_pair_compared")
+    assert not check["passed"] and pair["reason"] in json.dumps(check["evidence"])
+    assert "not comparable" in study.output(study.receipt("publication"), "SUMMARY.md").read_text(encoding="utf-8")
+    rival.script()
+    succeeded(study, "run", TINY)
+    assert study.pair()["state"] == "compared"
+
+
+def test_a_server_that_dies_in_a_capture_costs_one_window_and_the_next_run_goes_on(
+    servers: Callable[[int], Servers],
+) -> None:
+    study = servers(2)
+    second = study.lengths()[1]
+    assert second != study.lengths()[0]
+    dying = study.start("ours", {"name": "dies_in_row", "at": {"row": 3, "prompt_tokens": second}})
+    done = study.tiny.run("run", TINY, "--arm", OURS)
+    assert done.returncode == 1 and "not started by us" in done.stderr, done.stderr[-2000:]
+    assert dying.process.wait(10) == 3 and study.captured(OURS) == []
+    again = study.start("ours")
+    succeeded(study, "run", TINY, "--arm", OURS)
+    table = read_parquet(study.output(study.receipt("captured_rows/pl", OURS), "capture.parquet"))
+    starts = set(zip(table["window_id"], table["start"], strict=True))
+    assert sorted(start for _, start in starts) == [1, 2], "each window was measured within one start"
+    scored = [one["prompt_ids"] for one in again.truth(path="/v1/completions")]
+    assert study.lengths()[0] not in map(len, scored), "a window that was whole is not asked for again"
