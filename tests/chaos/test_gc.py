@@ -115,7 +115,9 @@ def test_a_run_that_measures_keeps_its_engine_its_journal_and_its_files(cut_home
     temporaries = {path.name for path in (cut_home / "scratch").glob("tmp-*")}
     assert before and engines() and temporaries
     listed = engcmp("gc", "--files", home=cut_home)
-    assert listed.returncode == 0 and "engine processes and containers were not looked at" in listed.stdout, listed.stdout
+    assert listed.returncode == 0 and "engine processes and containers were not looked at" in listed.stdout, (
+        listed.stdout
+    )
     assert "reported as ended" not in listed.stdout
     assert_one_clear_line(
         engcmp("gc", "--files", "--yes", home=cut_home), "another process is writing", "wait for the run"

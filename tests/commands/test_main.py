@@ -17,6 +17,8 @@ from engcmp_assets.commands.main import cli, main
 from engcmp_resources.errors import EngcmpError
 
 COMMANDS = (
+    "launch",
+    "teacher",
     "demo",
     "run",
     "ui",

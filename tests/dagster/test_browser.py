@@ -61,6 +61,10 @@ def test_an_arm_is_materialized_by_the_buttons_and_its_figure_leads_to_the_froze
 def materialize_all(page: Page, ui: Ui, shoot: Shoot) -> None:
     """The graph's own button, one partition, no launch pad; then watch the run until it has succeeded."""
     page.goto(f"{ui.url}/asset-groups")
+    page.locator(".CodeMirror").first.click()
+    page.keyboard.type(f'key:"{PREFIX}/*"')  # the graph of one study: another study has other partitions
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Materialize all (13)")).to_be_visible()
     page.get_by_role("button", name="Materialize all").click()
     page.get_by_text("Select a partition or create one").click()
     page.get_by_text(Q4).filter(visible=True).last.click()
