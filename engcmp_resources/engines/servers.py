@@ -147,7 +147,8 @@ def refuse_lacking(label: str, declared: Mapping[str, Any], proved: Capabilities
             enough = set(wanted) <= set(found)
         if not enough:
             how = proved.evidence.get(name, "the probe found none")
-            lacking.append(f"{name} (declared {wanted!r}, proved {found!r}: {how})")
+            told = [list(one) if isinstance(one, tuple) else one for one in (wanted, found)]
+            lacking.append(f"{name} (declared {told[0]!r}, proved {told[1]!r}: {how})")
     if lacking:
         raise EngcmpError(
             f"{label}: the running server lacks what is declared of it: {'; '.join(lacking)}",

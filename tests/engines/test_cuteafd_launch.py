@@ -169,7 +169,7 @@ def test_a_capability_that_the_server_lacks_stops_the_run(launcher: Launcher) ->
     config = CONFIG | {"FULL_PREFILL_LOGITS": "off"}
     refused(
         launcher,
-        r"rows \(declared \('prefill',\), proved \('decode',\)",
+        r"rows \(declared \['prefill'\], proved \['decode'\]",
         config=config,
         capabilities={"rows": ["prefill"]},
     )
