@@ -181,3 +181,11 @@ def test_a_server_engine_names_its_image_and_further_files_by_their_role(text: s
         parsed(text, (PLACE, SERVER.replace('library = "llamacpp-b11549"', 'library = "nothing"') + PLACE))
     with pytest.raises(EngcmpError, match=r"engines.boxed.threads: Extra inputs"):
         parsed(text, (PLACE, SERVER.replace('label = "in a', 'threads = 2\nlabel = "in a') + PLACE))
+
+
+def test_a_server_that_already_runs_needs_no_source_and_every_other_engine_does(text: str) -> None:
+    lone = SERVER.replace('source = "image"\nfiles = { library = "llamacpp-b11549" }\n', "")
+    protocol = parsed(text, (PLACE, lone.replace('kind = "docker"', 'kind = "external"') + PLACE))
+    assert protocol.roles_of(protocol.require_arm("q4_0/boxed@b1")) == {}
+    with pytest.raises(EngcmpError, match=r"engines\.boxed\.versions\.b1\.source: Field required"):
+        parsed(text, (PLACE, lone + PLACE))
