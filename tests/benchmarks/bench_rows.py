@@ -1,9 +1,9 @@
 """Full-vocabulary scoring: milliseconds a row of the plain float64 way with scipy's log_softmax, and of the ways of fast_rows.
 
 All measures of score_rows are computed from float32 rows by each way, in turn in one process; ratios are medians of each turn's ratios.
-The rows are those of one window of a real panel. Freed memory stays with the process: asking the system for the arrays again makes scipy's
-way four times slower, which is the allocator's speed and not scipy's. Wanted against scipy on the whole window: 7 times on one thread, 13 on
-two. Row by row stands beside it: then its arrays stay in the cache.
+The rows are those of one window of a real panel. Freed memory stays with the process: asking the system for the arrays again makes
+scipy's way four times slower, which is the allocator's speed and not scipy's. Wanted against scipy on the whole window: 7 times on one
+thread, 13 on two. Row by row stands beside it: then its arrays stay in the cache.
 """
 
 from __future__ import annotations
