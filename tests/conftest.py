@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from time_parts import TimeParts
 
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_resources.store import Store
@@ -33,6 +34,10 @@ def run_engcmp(
     return subprocess.run(
         command, env=settings, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=CHECKOUT
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TimeParts())
 
 
 @pytest.fixture(autouse=True)
