@@ -1,28 +1,10 @@
-"""Every measure, described once: its unit, its one definition and which way is better (MEASURES section 2)."""
+"""Every measure, described once: its unit, its one definition and which way is better (MEASURES sections 2 and 6)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
+from engcmp_assets.kernel.measure_record import Measure
+from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS, SPEED_MEASURES
 from engcmp_resources.errors import EngcmpError
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One measure: `id` and `version` name it in every published figure.
-
-    `definition` is exact and written for a newcomer; column descriptions and pages quote it. `better` says which
-    direction is closer to the reference, and `neither` where no direction is.
-    """
-
-    id: str
-    version: int
-    unit: str
-    title: str
-    definition: str
-    better: Literal["lower", "higher", "neither"]
-
 
 _ALL = (
     Measure(
@@ -231,6 +213,7 @@ _ALL = (
         "The reference's own entropy is at least this, so the excess is at most the value: an upper bound.",
         "neither",
     ),
+    *SPEED_MEASURES,
 )
 
 MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
@@ -244,6 +227,7 @@ ADDED: frozenset[str] = frozenset(
         "confident90_misses_per_1000_of_all",
         "entropy_ratio",
         "excess_entropy_at_most",
+        *SPEED_IDS,
     }
 )
 """The measures that came after studies were frozen: a freeze covers one of them only where its study declares it, so that a study

@@ -16,6 +16,7 @@ from engcmp_assets.kernel.measures import (
 )
 from engcmp_assets.kernel.row_measures import RowScores
 from engcmp_assets.kernel.study import load_study
+from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
 from engcmp_assets.kernel.topk_measures import TopKScores
 from engcmp_resources.errors import EngcmpError
 
@@ -43,6 +44,24 @@ EXPECTED = {
     "confident90_misses_per_1000_of_all",
     "entropy_ratio",
     "excess_entropy_at_most",
+    *(f"{name}_{one}_ms" for name in ("ttft", "ttfa", "ttft_scheduled") for one in ("median", "p90", "max")),
+    "e2e_median_ms",
+    "decode_tok_s",
+    "decode_first1_tok_s",
+    "clean_decode_tok_s",
+    "clean_decode_first1_tok_s",
+    "aggregate_tok_s",
+    "aggregate_steady_tok_s",
+    "prefill_tok_s",
+    "prefill_share",
+    "overlap_share",
+    "update_gap_median_ms",
+    "tokens_per_update",
+    "chars_per_token",
+    "reasoning_share",
+    "left_reasoning_share",
+    "acceptance",
+    "accepted_length",
 }
 
 
@@ -97,7 +116,10 @@ def test_measures_that_were_added_since_change_no_freeze_that_does_not_declare_t
     assert frozen_versions(study.base) == study.frozen["versions"]
     assert {name: f"{value:.12g}" for name, value in frozen_values(study.base).items()} == study.frozen["conformance"]
     frozen = study.frozen["versions"]["measures"]
-    assert not set(frozen) & ADDED and set(MEASURES) == {*frozen, *ADDED}
+    # The study measures speed, and declares no other of the later ones.
+    assert set(frozen) & ADDED == set(SPEED_IDS) and set(MEASURES) == {*frozen, *ADDED}
+    slow = study.base.model_copy(update={"throughput": None})
+    assert not set(frozen_versions(slow)["measures"]) & ADDED
 
 
 def test_a_freeze_covers_the_later_measures_and_drivers_that_its_study_uses():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from . import model as truth
 from .cases import Of, shows
 from .model import Model, chat_prompt
-from .talking import ask, chat, chat_stream, stream
+from .talking import ask, chat, chat_body, chat_stream, stream
 
 PROMPT = chat_prompt([("user", "Hello.")])
 THOUGHT = Model().greedy(PROMPT, 12)
@@ -116,6 +117,15 @@ def usage_counts_wrong(of: Of, _: Any) -> None:
     assert answer.json()["meta_info"]["completion_tokens"] == 3
 
 
+@shows("usage_null")
+def usage_is_null(of: Of, _: Any) -> None:
+    simulator = of("vllm")
+    simulator.script("usage_null")
+    heard = chat_stream(simulator, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert {event["usage"] for event in heard.events} == {None}
+    assert heard.done
+
+
 @shows("usage_no_reasoning")
 def usage_says_nothing_was_thought(of: Of, _: Any) -> None:
     simulator = of("vllm")
@@ -176,6 +186,35 @@ def an_error_inside_a_good_stream(of: Of, _: Any) -> None:
     assert chat(simulator).status_code == 200, "only streams have it"
 
 
+@shows("error_in_stream")
+def an_error_before_done(of: Of, _: Any) -> None:
+    simulator = of("vllm")
+    simulator.script({"name": "error_in_stream", "done": True})
+    heard = chat_stream(simulator)
+    assert "error" in heard.events[-1]
+    assert heard.done
+
+
+@shows("stream_ends")
+def a_stream_that_ends_early(of: Of, _: Any) -> None:
+    for dialect in ("vllm", "cuteafd"):
+        simulator = of(dialect)
+        simulator.script({"name": "stream_ends", "at": {"token": 4}})
+        heard = chat_stream(simulator)
+        assert (heard.status, heard.done, heard.broken, heard.usage) == (200, False, False, None)
+        assert len(simulator.last()["tokens"]) == 4
+        assert simulator.last()["ended"] == "whole"
+
+
+@shows("refuses_fields")
+def a_field_that_is_not_known(of: Of, _: Any) -> None:
+    simulator = of("vllm")
+    simulator.script({"name": "refuses_fields", "fields": ["continuous_usage_stats", "return_token_ids"]})
+    assert chat(simulator, return_token_ids=True).status_code == 400
+    assert chat(simulator, stream=True, stream_options={"continuous_usage_stats": True}).status_code == 400
+    assert chat(simulator).status_code == 200
+
+
 @shows("html")
 def a_page_instead_of_json(of: Of, _: Any) -> None:
     simulator = of("vllm")
@@ -228,6 +267,20 @@ def the_connection_breaks(of: Of, _: Any) -> None:
     heard = chat_stream(simulator)
     assert (heard.broken, heard.done) == (True, False)
     assert sum(map(len, heard.token_ids)) == 4
+    assert simulator.last()["ended"] == "cut"
+
+
+@shows("connection_reset")
+def the_connection_is_reset(of: Of, _: Any) -> None:
+    simulator = of("vllm")
+    simulator.script({"name": "connection_reset", "at": {"token": 4}}, itl_ms=20.0)
+    with socket.create_connection(simulator.url.removeprefix("http://").split(":"), timeout=20) as client:
+        body = json.dumps(chat_body(stream=True)).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: simulator\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        with pytest.raises(ConnectionResetError):
+            while client.recv(65536):
+                pass
     assert simulator.last()["ended"] == "cut"
 
 

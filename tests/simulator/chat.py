@@ -200,7 +200,8 @@ class Reply:
             writer.finish(said, usage if unasked else None)
         if with_usage and not usage_missing:
             usage = usage_of(exchange, self.engine, sent, parts.reasoning_tokens, self.style)
-            exchange.event(head | {"choices": [], "usage": usage}, "usage")
+            told = None if exchange.fault("usage_null") else usage
+            exchange.event(head | {"choices": [], "usage": told}, "usage")
         if not exchange.fault("done_missing"):
             exchange.event("[DONE]", "done")
         exchange.end_stream()
@@ -254,6 +255,8 @@ class _Writer:
             running = usage_of(reply.exchange, reply.engine, sent, parts.reasoning_tokens, reply.style)
             running.pop("prompt_tokens_details", None)  # only the last one tells what came from the cache
             usage["usage"] = running
+        if reply.exchange.fault("usage_null"):
+            usage["usage"] = None
         reply.exchange.event(self.head | {"choices": [choice]} | usage | (top_level or {}), kind)
 
     def step(self, step: Step, parts: TextParts, sent: int, *, first: bool) -> None:

@@ -291,11 +291,16 @@ class Engine:
             self.die(dies["code"], f"no free block for token {token}")
         if exchange.fault("connection_cut", token=token):
             raise Cut
+        if exchange.fault("connection_reset", token=token):
+            exchange.reset()
+            raise Cut
+        if exchange.streaming and exchange.fault("stream_ends", token=token):
+            raise StreamEnds
         if exchange.fault("gpu_lost", token=token):
             self.say(CUDA_ERROR)
             raise Refusal(500, CUDA_ERROR, kind="InternalServerError")
         if exchange.streaming and (broken := exchange.fault("error_in_stream", token=token)):
-            raise StreamBroken(event=bool(broken["event"]))
+            raise StreamBroken(event=bool(broken["event"]), done=bool(broken["done"]))
 
     def next_logits(self, exchange: Exchange, state: truth.State, token: int) -> Row:
         """The logits that token `token` of a reply is taken from."""
@@ -356,11 +361,15 @@ class Engine:
 
 
 class StreamBroken(Exception):
-    """An error that is sent inside a stream; `event`: as an event of the kind `error`."""
+    """An error that is sent inside a stream; `event`: as an event of the kind `error`; `done`: with [DONE] after it."""
 
-    def __init__(self, *, event: bool) -> None:
+    def __init__(self, *, event: bool, done: bool) -> None:
         super().__init__("the engine failed")
-        self.event = event
+        self.event, self.done = event, done
+
+
+class StreamEnds(Exception):
+    """The stream ends here, as if it were whole."""
 
 
 class _Reply:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -151,6 +154,13 @@ class Exchange:
                 time.sleep(max(0.0, wait_s))
             elif self._has_gone(wait_s):
                 raise Gone
+
+    def reset(self) -> None:
+        """Reset the connection: what was sent and not read yet is lost too."""
+        connection = self._handler.connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), connection.fileno())  # closes the one reference to the socket
 
     def _comment(self, text: str) -> None:
         content = f": {text}\n\n".encode()

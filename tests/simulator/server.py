@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .engine import Engine, StreamBroken
+from .engine import Engine, StreamBroken, StreamEnds
 from .exchange import CONTROL, Cut, Exchange, Gone, Refusal
 from .faults import FAULTS, BadScript
 
@@ -124,6 +124,10 @@ def _answer(exchange: Exchange, dialect: Dialect) -> None:
     except StreamBroken as broken:
         text = json.dumps(dialect.error(Refusal(500, "EngineCore encountered an issue", kind="InternalServerError")))
         exchange.frame(f"event: error\ndata: {text}\n\n" if broken.event else f"data: {text}\n\n", "error")
+        if broken.done:
+            exchange.event("[DONE]", "done")
+        exchange.end_stream()
+    except StreamEnds:
         exchange.end_stream()
 
 
@@ -134,8 +138,17 @@ def _refuse_at_the_door(exchange: Exchange, dialect: Dialect) -> None:
         raise dialect.refuse_key(exchange.path)
     if fault := exchange.fault("http_429"):
         raise Refusal(429, "too many requests", kind="rate_limit_error", Retry_After=str(fault["retry_after_s"]))
+    if fault := exchange.fault("refuses_fields"):
+        _refuse_fields(exchange, fault["fields"])
     if fault := exchange.fault("http_error"):
         raise Refusal(fault["status"], fault["message"], kind="InternalServerError")
+
+
+def _refuse_fields(exchange: Exchange, fields: list[str]) -> None:
+    body = exchange.body() if exchange.method == "POST" else {}
+    held = set(body) | set(body.get("stream_options") or {})
+    if unknown := sorted(held & set(fields)):
+        raise Refusal(400, f"Extra inputs are not permitted: {unknown[0]}")
 
 
 def _answer_control(exchange: Exchange, engine: Engine) -> None:

@@ -1,0 +1,204 @@
+"""What is asked of a server beside the streams: what it refuses of a stream's options, whether it is idle, and its counters."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.load.streams import Address, bearer_headers
+
+_TIMEOUT_S = 10.0
+_SHOWN = 200
+_LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+_REFUSED, _UNKNOWN = frozenset({400, 422}), frozenset({401, 403, 404})
+_POLL_S = 0.05
+# Names of one thing under each engine's exporter, the first that is there counts; gauges first.
+_METRICS: dict[str, tuple[str, ...]] = {
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
+    "started_s": ("process_start_time_seconds",),
+    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+    "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+    "draft_steps": ("vllm:spec_decode_num_drafts_total", "sglang:spec_verify_calls_total"),
+    "cached_tokens": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_reqs_total"),
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total"),
+    "generation_tokens": (
+        "vllm:generation_tokens_total",
+        "sglang:generation_tokens_total",
+        "llamacpp:tokens_predicted_total",
+    ),
+}
+_STATES = frozenset({"running", "waiting", "started_s"})
+# The same of CuteAFD's /v1/stats, as paths in its JSON.
+_STATS = {
+    "running": ("active",), "waiting": ("http_queue_len",), "generation_tokens": ("generated_tokens",),
+    "cached_tokens": ("prefix_cache", "hit_tokens"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What an engine tells of itself at a moment; `values` holds what it states and nothing else. `why` is set where it states nothing."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    why: str | None = None
+
+    @property
+    def busy(self) -> int:
+        """Requests that run or wait. An engine that does not tell is not taken for busy."""
+        return int(self.values.get("running", 0) + self.values.get("waiting", 0))
+
+
+class Control:
+    """Control requests to one server. Its errors never hold the key."""
+
+    def __init__(self, address: Address, key: str | None) -> None:
+        self._address, self._key = address, key
+        self._client = httpx.Client(
+            base_url=str(address),
+            headers=bearer_headers(key),
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def state(self) -> EngineState:
+        """The engine's counters, of Prometheus' /metrics or CuteAFD's /v1/stats."""
+        values: dict[str, float] = {}
+        text = self._text("/metrics")
+        if text is not None:
+            sums: dict[str, float] = {}
+            for name, value in _LINE.findall(text):
+                number = _number(value)
+                if number is not None:
+                    sums[name] = sums.get(name, 0.0) + number
+            for ours, names in _METRICS.items():
+                found = next((name for name in names if name in sums), None)
+                values |= {ours: sums[found]} if found else {}
+        if not values and (stats := self._text("/v1/stats")) is not None:
+            values = _of_stats(stats)
+        return EngineState(values, None if values else "neither /metrics nor /v1/stats states anything that is known")
+
+    def settled(self, within_s: float) -> EngineState:
+        """The state once nothing runs or waits, or the last one after `within_s` seconds."""
+        until = time.monotonic() + within_s
+        while (state := self.state()).busy and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return state
+
+    def refusal(self, path: str, body: bytes) -> str | None:
+        """What the server says where it refuses a streamed request with 400 or 422; None where it takes it, or fails otherwise.
+
+        Raises EngcmpError where nothing answers, and where the key, the model or the path is refused.
+        """
+        headers = {"Content-Type": "application/json"}
+        try:
+            with self._client.stream(
+                "POST", path, content=body, headers=headers, timeout=httpx.Timeout(_TIMEOUT_S, read=None)
+            ) as answer:
+                content = answer.read()
+        except httpx.ConnectError as error:
+            raise EngcmpError(
+                f"nothing answers: {error}", where=str(self._address), remedy="start the server, or correct --base-url"
+            ) from error
+        except httpx.RequestError:
+            return None  # what goes wrong within a stream is for the measured requests to tell
+        said = _said(content)
+        if self._key:
+            said = said.replace(self._key, "(the key)")
+        if answer.status_code in _UNKNOWN:
+            raise EngcmpError(
+                f"the server answers {answer.status_code}: {said}", where=f"{self._address}{path}",
+                remedy="correct the plan's model, --base-url, or the key (--key-env)",
+            )  # fmt: skip
+        return said if answer.status_code in _REFUSED else None
+
+    def _text(self, path: str) -> str | None:
+        try:
+            answer = self._client.get(path)
+        except httpx.RequestError:
+            return None
+        return answer.text if answer.status_code == httpx.codes.OK else None
+
+
+def granted(ask: Callable[[Mapping[str, bool]], str | None]) -> tuple[dict[str, bool], dict[str, str]]:
+    """Which of `token_ids`, `usage`, `continuous` and `timings` a server takes, and what it said of each that it refused.
+
+    `ask` sends one request with these wishes and gives the refusal, if any. Raises EngcmpError where it refuses one without wishes.
+    """
+    wishes = {"token_ids": True, "continuous": True, "usage": True, "timings": True}
+    said = ask(wishes)
+    if said is None:
+        return wishes, {}
+    refused: dict[str, str] = {}
+    # One away at a time, then all that may be left of them: a server names only the first that it does not know. The timings go with
+    # the first: a server that has them refuses none of the others.
+    for others in ((), ("token_ids",), ("continuous",), ("token_ids", "continuous"), ("continuous", "usage"), tuple(wishes)[:3]):
+        drop = ("timings", *others)
+        tried = {name: name not in drop for name in wishes}
+        again = ask(tried)
+        if again is None:
+            return tried, {name: refused.get(name, said) for name in drop}
+        for name in drop:
+            refused.setdefault(name, again)
+        last = again
+    raise EngcmpError(
+        f"the server refuses a plain streamed request: {last}",
+        remedy="correct the model's name and the plan's sampling",
+    )
+
+
+def difference(before: EngineState, after: EngineState) -> dict[str, Any]:
+    """Counters as differences over a cell, of those that both states hold. After a restart there are none.
+
+    `restarts` is 1 where the process start changed or a counter fell, 0 where a process start is stated and did not change, else absent.
+    """
+    shared = {name: (before.values[name], after.values[name]) for name in before.values if name in after.values}
+    start = shared.get("started_s")
+    fell = any(new < old for name, (old, new) in shared.items() if name not in _STATES)
+    if fell or (start and start[0] != start[1]):
+        return {"restarts": 1}
+    found: dict[str, Any] = {name: _plain(new - old) for name, (old, new) in shared.items() if name not in _STATES}
+    return found | ({"restarts": 0} if start else {})
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if value.is_integer() else value
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def _of_stats(text: str) -> dict[str, float]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {}
+    values = {}
+    for ours, path in _STATS.items():
+        found = document
+        for part in path:
+            found = found.get(part) if isinstance(found, dict) else None
+        if isinstance(found, (int, float)) and not isinstance(found, bool):
+            values[ours] = float(found)
+    return values
+
+
+def _said(content: bytes) -> str:
+    return " ".join(content[: 4 * _SHOWN].decode(errors="replace").split())[:_SHOWN] or "nothing"
