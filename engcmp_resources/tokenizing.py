@@ -64,6 +64,10 @@ class GgufTokenizer:
         )
         return cls(tokenizer, len(tokens))
 
+    def as_json(self) -> str:
+        """The tokenizer as a `tokenizer.json`, which the tokenizers library and others read."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

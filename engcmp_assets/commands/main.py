@@ -34,12 +34,14 @@ _COMMANDS = {
     "score": "score",
     "tails": "score",
     "bar": "score",
+    "throughput": "throughput",
+    "replies": "replies",
     "gc": "gc",
 }
 INTERRUPTED = 130
 # What Ctrl-C leaves: a capture goes on where it was, results that are written as a whole are not there yet.
 _KEPT = "what is complete is kept, start again to continue"
-_STOPPED = {"score": "nothing was written"}
+_STOPPED = {"score": "nothing was written", "replies": "nothing was written"}
 _LEAST_FREE_BYTES = 16 << 20
 
 

@@ -31,6 +31,8 @@ COMMANDS = (
     "score",
     "tails",
     "bar",
+    "replies",
+    "throughput",
     "gc",
 )
 
