@@ -38,7 +38,7 @@ test: $(VENV)/.ready-dev lint
 # The capture plugin and the teacher on the real vLLM, torch and transformers, in an environment of their own outside the checkout
 # (3.5 GB in the user's cache folder, or where ENGCMP_VLLM_ENV says). Linux x86-64; up to 15 minutes.
 test-vllm: $(VENV)/.ready-dev
-	$(BIN)/python tests/vllm/environment.py
+	$(BIN)/python -m engcmp_resources.vllm_environment
 	ENGCMP_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm
 
 # Numbers, not verdicts: how the seconds grow with the number of arms, rows and pages. They need the results of `make demo`.

@@ -1,0 +1,1 @@
+"""Sandboxes for untrusted code of replies: Docker, else bubblewrap, else none at all. Never plain namespaces, never unsandboxed."""
