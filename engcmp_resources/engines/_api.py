@@ -21,7 +21,7 @@ import numpy.typing as npt
 from engcmp_resources.containers import hidden_secret
 from engcmp_resources.disk import disk_errors
 from engcmp_resources.engines._llamacpp_http import BrokenOff, Late
-from engcmp_resources.engines.servers import LIGHT_K, Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines.servers import LIGHT_K, Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 
 __all__ = ["ApiClient", "ApiName", "BrokenOff", "Http", "Late", "make_client"]
@@ -58,6 +58,10 @@ class ApiClient(Protocol):
 
     `until` is a time of `time.monotonic()`. Nothing else may use the server meanwhile.
     """
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it asks, for which model, with which key."""
 
     def first_token(self, until: float) -> None:
         """Complete an inference of one token of the right model, or raise."""
@@ -137,6 +141,10 @@ class Http:
 
     def close(self) -> None:
         self._client.close()
+
+    def endpoint(self, model: str) -> Endpoint:
+        """Where it asks, as who asks for `model` needs to know."""
+        return Endpoint(self.address, model, self._key or None)
 
     def ask(
         self,

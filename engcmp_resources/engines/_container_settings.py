@@ -92,6 +92,11 @@ class ContainerSettings(Settings):
                 raise ValueError(f"{name!r} cannot be set")
         return value
 
+    def check_place(self, label: str, identities: Mapping[str, str]) -> None:
+        """A Docker engine with the image, and a value for each secret; see `Settings.check_place`."""
+        super().check_place(label, identities)
+        secrets_of(self, label)
+
     def requested(self) -> dict[str, int | None]:
         """The settings that are held against what the engine states."""
         return {

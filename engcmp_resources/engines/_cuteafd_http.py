@@ -33,7 +33,7 @@ from engcmp_resources.engines._api import (
     refuse_unusable,
     rows_file,
 )
-from engcmp_resources.engines.servers import LIGHT_K, Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines.servers import LIGHT_K, Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.row_layouts.probe_dump import DumpedRows, open_dump
 
@@ -106,6 +106,10 @@ class CuteafdApi:
 
     def close(self) -> None:
         self._http.close()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._http.endpoint(self._model)
 
     def first_token(self, until: float) -> None:
         doing = "asking for a first token"

@@ -28,6 +28,7 @@ from engcmp_resources.containers import (
 )
 from engcmp_resources.disk import disk_errors
 from engcmp_resources.engines._api import ApiClient, BrokenOff, Late
+from engcmp_resources.engines._child import check_file
 from engcmp_resources.engines._launcher_source import (
     apply_patch,
     end_group,
@@ -119,6 +120,8 @@ def prepare(spec: ServerSpec, place: LaunchPlace, patch: str | None, patch_sha25
             remedy="name the launcher's repository and commit as a source in the protocol",
         )
     folder = place.scratch / "launcher"
+    if "launcher" in spec.identities:
+        check_file(place.label, "launcher", tar, spec.identities["launcher"])
     with named(place):
         unpack_launcher(tar, commit, folder)
         if patch is not None:

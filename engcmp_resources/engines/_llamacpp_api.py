@@ -22,7 +22,7 @@ from engcmp_resources.engines._api import (
     rows_file,
 )
 from engcmp_resources.engines._llamacpp_http import BrokenOff, CompletionClient, Late
-from engcmp_resources.engines.servers import Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines.servers import Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 
 _PROVING = "proving what the server can do"
@@ -42,7 +42,7 @@ class LlamaServerApi:
     """The server at `address`; see ApiClient. A deadline is for each request: a row is one request."""
 
     def __init__(self, address: str, *, key: str, label: str, model: str, vocab: int) -> None:
-        self._label, self._vocab, self._address = label, vocab, address
+        self._label, self._vocab, self._address, self._model = label, vocab, address, model
         self._client = CompletionClient(address, key=key, label=label, model=model, vocab=vocab)
         self._http = Http(address, key=key, label=label)
         self._stated: dict[str, Any] = {}
@@ -51,6 +51,10 @@ class LlamaServerApi:
         """Close all connections."""
         self._client.close()
         self._http.close()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._http.endpoint(self._model)
 
     def first_token(self, until: float) -> None:
         """Complete one token of the right model; raises EngcmpError, BrokenOff and Late as CompletionClient."""

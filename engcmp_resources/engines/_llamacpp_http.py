@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_resources.engines.servers import Endpoint
 from engcmp_resources.errors import EngcmpError
 
 _SHOWN_CHARACTERS = 120
@@ -109,6 +110,7 @@ class CompletionClient:
 
     def __init__(self, address: str, *, key: str, label: str, model: str, vocab: int) -> None:
         self._address, self._label, self._model, self._vocab = address, label, model, vocab
+        self.endpoint = Endpoint(address, model, key or None)
         self._http = httpx.Client(
             base_url=address,
             headers={"Authorization": f"Bearer {key}"} if key else {},

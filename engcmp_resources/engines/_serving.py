@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from engcmp_resources.engines._api import ApiClient, BrokenOff, Late
-from engcmp_resources.engines.servers import Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines.servers import Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 
 
@@ -44,6 +45,10 @@ class Served:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return replace(self._client.endpoint, url=self._url)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from engcmp_resources.engines._api import (
     stream_data,
 )
 from engcmp_resources.engines._vllm_http import NO_DECODE
-from engcmp_resources.engines.servers import LIGHT_K, Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines.servers import LIGHT_K, Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 
 _GENERATE = "/generate"
@@ -66,6 +66,10 @@ class SglangApi:
 
     def close(self) -> None:
         self._http.close()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._http.endpoint(self._model)
 
     def first_token(self, until: float) -> None:
         doing = "asking for a first token"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +31,9 @@ from engcmp_resources.engines._api import (
     sorted_top,
     stream_data,
 )
-from engcmp_resources.engines.servers import LIGHT_K, Capabilities, LightRows, RowsTaken, ScorePath
+from engcmp_resources.engines._vllm_answers import Completion, Models, Value, has_usage
+from engcmp_resources.engines._vllm_capture import WINDOW, PluginFiles, capture_name
+from engcmp_resources.engines.servers import LIGHT_K, Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
 
 NO_DECODE = (
@@ -51,55 +52,22 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STREAMED_TOKENS = 4
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Generated(msgspec.Struct):
-    top_logprobs: list[dict[str, float | None]] | None = None
-
-
-class _Choice(msgspec.Struct):
-    prompt_logprobs: list[msgspec.Raw] | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    logprobs: _Generated | None = None
-
-
-class _Completion(msgspec.Struct):
-    model: str
-    choices: list[_Choice]
-    usage: _Usage
-
-
-class _Value(msgspec.Struct):
-    logprob: float | None  # null stands for NaN, which JSON cannot hold
-
-
-class _Models(msgspec.Struct):
-    data: list[dict[str, Any]]
-
-
-class _Tokens(msgspec.Struct):
-    tokens: list[int]
-
-
 class VllmApi:
-    """vLLM at `address`; see `ApiClient`."""
+    """vLLM at `address`; see `ApiClient`. `captures` is where its capture plugin writes: full rows then come from there."""
 
-    def __init__(self, address: str, *, key: str | None, label: str, model: str, vocab: int) -> None:
+    def __init__(
+        self, address: str, *, key: str | None, label: str, model: str, vocab: int, captures: Path | None = None
+    ) -> None:
         self._http = Http(address, key=key, label=label)
         self._label, self._model, self._vocab = label, model, vocab
-        self._k = LIGHT_K
+        self._plugin = None if captures is None else PluginFiles(captures, vocab)
 
     def close(self) -> None:
         self._http.close()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._http.endpoint(self._model)
 
     def first_token(self, until: float) -> None:
         doing = "asking for a first token"
@@ -128,6 +96,8 @@ class VllmApi:
         evidence["tokenizer"] = "POST /tokenize" if has_tokenizer else "no ids from POST /tokenize"
         tokens = _proofs.probe_tokens(tokenizer.get(_proofs.probe_text()), self._vocab)
         found, said = self._prove_prompt(tokens, doing, until)
+        if self._plugin is not None:
+            said["rows"] = self._prove_plugin(self._plugin, tokens, doing, until)
         echoed = self._complete(tokens[:4], doing, until).choices[0]
         cached = self._complete(tokens, doing, until).usage.prompt_tokens_details is not None
         evidence |= said | {
@@ -147,7 +117,8 @@ class VllmApi:
             f"prompts of a chat with the switch on and off are {'not ' if switch else ''}the same"
         )
         proved = Capabilities(
-            prompt_logprobs=found, rows=("prefill",) if found == "full" else (), token_ids=bool(echoed.token_ids),
+            prompt_logprobs=found, rows=("prefill",) if found == "full" or self._plugin else (),
+            token_ids=bool(echoed.token_ids),
             continuous_usage=continuous, cached_tokens=cached, metrics=bool(cache_info), tokenizer=has_tokenizer,
             thinking_switch=switch, evidence=evidence,
         )  # fmt: skip
@@ -185,6 +156,8 @@ class VllmApi:
         deadline_s: float,
     ) -> RowsTaken:
         self._check(path, window_id, tokens, positions)
+        if self._plugin is not None:
+            return self._captured(self._plugin, window_id, tokens, positions, out=out, deadline_s=deadline_s)
         if (needed := len(tokens) * self._vocab * _FULL_ENTRY_BYTES) > _MOST_BYTES:
             raise self._http.error(
                 f"window {window_id}: its full rows as JSON take some {needed / 1e9:.0f} GB in one answer",
@@ -205,9 +178,35 @@ class VllmApi:
                 file.write(row.tobytes())
         return RowsTaken(len(positions), time.perf_counter() - started, self._notes(answer))
 
+    def _captured(
+        self,
+        plugin: PluginFiles,
+        window_id: str,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        *,
+        out: Path | None,
+        deadline_s: float,
+    ) -> RowsTaken:
+        """The rows that the plugin wrote of one request, held against that request's own answer; without `out` only checked."""
+        started, name = time.perf_counter(), capture_name(window_id)
+        asked = {"prompt_logprobs": 1, "vllm_xargs": {WINDOW: name}}
+        answer = self._complete(tokens, f"capturing window {window_id}", time.monotonic() + deadline_s, **asked)
+        rows = self._prompt_rows(answer, tokens, range(len(tokens) - 1), 1, window_id)
+        said = [float(values[ids == following][0]) for (ids, values), following in zip(rows, tokens[1:], strict=True)]
+        notes = self._notes(answer) | plugin.take(name, tokens, said, positions, out)
+        return RowsTaken(len(positions), time.perf_counter() - started, notes)
+
+    def _prove_plugin(self, plugin: PluginFiles, tokens: list[int], doing: str, until: float) -> str:
+        """How it was proved that the plugin gives the rows of an answer. Raises EngcmpError where it does not."""
+        deadline_s = max(1e-3, until - time.monotonic())
+        taken = self._captured(plugin, "probe", tokens, [0], out=None, deadline_s=deadline_s)
+        apart = taken.notes["largest_difference_from_api_nats"]
+        return f"the capture plugin wrote the {len(tokens) - 1} rows of a probe, {apart:.3g} nats from the API at most"
+
     def _models(self, doing: str, until: float) -> list[dict[str, Any]]:
         """What is served: without times, permissions and where the files lie."""
-        models = self._http.ask(_Models, "/v1/models", None, doing, until).data
+        models = self._http.ask(Models, "/v1/models", None, doing, until).data
         return [
             {name: model[name] for name in ("id", "max_model_len", "owned_by") if name in model} for model in models
         ]
@@ -217,13 +216,13 @@ class VllmApi:
             raise self._http.error(f"window {window_id}: no rows of the path {path}: {NO_DECODE}", "score by prefill")
         check_window(self._label, window_id, tokens, positions, self._vocab, rows=len(tokens) - 1)
 
-    def _complete(self, tokens: Sequence[int], doing: str, until: float, **asked: Any) -> _Completion:
+    def _complete(self, tokens: Sequence[int], doing: str, until: float, **asked: Any) -> Completion:
         """One token after `tokens`, whatever else is asked for. The prompt must have been taken as it was sent, and anew."""
         body = self._body(tokens, **asked)
         most = (1 << 22) + len(tokens) * _LIGHT_ENTRY_BYTES * (LIGHT_K + 1)
         if asked.get("prompt_logprobs") == -1:
             most = (1 << 22) + len(tokens) * self._vocab * _LIGHT_ENTRY_BYTES
-        answer = self._http.ask(_Completion, _COMPLETIONS, body, doing, until, most_bytes=most)
+        answer = self._http.ask(Completion, _COMPLETIONS, body, doing, until, most_bytes=most)
         self._check_answer(answer, tokens, doing)
         return answer
 
@@ -236,13 +235,13 @@ class VllmApi:
             "temperature": 1.0,
             "top_p": 1.0,
             "top_k": -1,
-            "seed": 0,
+            # No seed: the sampled token is not used, and 0.32.0 for the CPU ends at a seeded prompt that takes several steps.
             "return_token_ids": True,
             # Its own salt: no request finds what another has left in the prefix cache.
             "cache_salt": secrets.token_hex(16),
         } | asked
 
-    def _check_answer(self, answer: _Completion, tokens: Sequence[int], doing: str) -> None:
+    def _check_answer(self, answer: Completion, tokens: Sequence[int], doing: str) -> None:
         if answer.model != self._model:
             raise self._wrong_model(doing, answer.model)
         if len(answer.choices) != 1:
@@ -263,7 +262,7 @@ class VllmApi:
             )  # fmt: skip
 
     def _prompt_rows(
-        self, answer: _Completion, tokens: Sequence[int], positions: Sequence[int], k: int, window_id: str
+        self, answer: Completion, tokens: Sequence[int], positions: Sequence[int], k: int, window_id: str
     ) -> Iterator[tuple[npt.NDArray[np.int64], Floats]]:
         """Ids and log-probabilities of each row, as they came. Raises EngcmpError for what is no row of this window."""
         entries = answer.choices[0].prompt_logprobs
@@ -278,7 +277,7 @@ class VllmApi:
                 "use a version that scores the whole prompt", _COMPLETIONS,
             )  # fmt: skip
         for position in positions:
-            row = self._http.parsed(dict[int, _Value], bytes(entries[position + 1]), f"row {position}", _COMPLETIONS)
+            row = self._http.parsed(dict[int, Value], bytes(entries[position + 1]), f"row {position}", _COMPLETIONS)
             ids = np.fromiter(row, dtype=np.int64, count=len(row))
             values = np.array([np.nan if v.logprob is None else v.logprob for v in row.values()], dtype=np.float64)
             values[values <= _NO_PROBABILITY] = -np.inf
@@ -309,7 +308,7 @@ class VllmApi:
                 _COMPLETIONS, self._body(tokens, prompt_logprobs=k), doing, until
             )
             if status == httpx.codes.OK:
-                answer = self._http.parsed(_Completion, content, doing, _COMPLETIONS)
+                answer = self._http.parsed(Completion, content, doing, _COMPLETIONS)
                 break
             if status == httpx.codes.TOO_MANY_REQUESTS:
                 self._http.refuse_status(status, headers, content, doing, _COMPLETIONS)
@@ -356,7 +355,7 @@ class VllmApi:
         status, _, content = self._http.exchange(_COMPLETIONS, body, doing, until, most_bytes=most)
         if status != httpx.codes.OK:
             return False
-        answer = self._http.parsed(_Completion, content, doing, _COMPLETIONS)
+        answer = self._http.parsed(Completion, content, doing, _COMPLETIONS)
         ((ids, _),) = self._prompt_rows(answer, tokens, [0], self._vocab, "probe")
         return ids.size == self._vocab
 
@@ -371,7 +370,7 @@ class VllmApi:
         body = self._body(tokens, max_tokens=_STREAMED_TOKENS, min_tokens=_STREAMED_TOKENS, **asked)
         status, _, content = self._http.exchange(_COMPLETIONS, body, doing, until)
         chunks = [text for text in stream_data(content) if text != "[DONE]"]
-        return status == httpx.codes.OK and bool(chunks) and all(_has_usage(text) for text in chunks)
+        return status == httpx.codes.OK and bool(chunks) and all(has_usage(text) for text in chunks)
 
     def _rendered(self, thinking: bool, doing: str, until: float) -> dict[str, Any] | None:
         """The prompt of a chat with thinking switched on or off: its ids and their number, or the number alone."""
@@ -407,7 +406,7 @@ class VllmApi:
             return pool | {"tokens": int(blocks) * int(size), "how": "num_gpu_blocks x block_size of cache_config_info"}
         return pool | {"tokens": {"missing": "cache_config_info at /metrics does not state it; see the log"}}
 
-    def _notes(self, answer: _Completion) -> dict[str, Any]:
+    def _notes(self, answer: Completion) -> dict[str, Any]:
         details, unknown = answer.usage.prompt_tokens_details, {"missing": NOT_STATED}
         stated = details.cached_tokens if details else None
         return {
@@ -425,10 +424,3 @@ class VllmApi:
             f"{doing}: the server serves the model {found!r}, not {self._model!r}",
             f"name the model as the server serves it, or end the other server; {OTHERS}",
         )
-
-
-def _has_usage(chunk: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(chunk).get("usage"), dict)
-    except (msgspec.DecodeError, AttributeError):
-        return False

@@ -1,7 +1,7 @@
-"""What a measurement needs of an engine, and the registries of engine kinds, one for each score path.
+"""What a measurement needs of an engine, and the registries of engine kinds, one for each score path, and one for a load.
 
 A new kind is one new file in this folder, whose module registers a starter by name with `register_engine` (prefill) or
-`register_decoder` (decode).
+`register_decoder` (decode), `register_serving` (a load).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from engcmp_resources.engines.servers import Endpoint
 from engcmp_resources.errors import EngcmpError
 
 START_DEADLINE_S = 120.0
@@ -126,6 +127,24 @@ class DecodingEngine(Protocol):
         """The last lines of the engine's log."""
 
 
+class ServingEngine(Protocol):
+    """An engine that has started as a server for a load, whose settings were found as requested and that has answered a request."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the load is sent."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As DecodingEngine's; `n_ctx` is the context of one request, `slots` how many are served at a time."""
+
+    def refuse_ended(self) -> None:
+        """Raise EngcmpError where the engine has ended."""
+
+    def log_tail(self) -> str:
+        """The last lines of the engine's log."""
+
+
 def label_of(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
     """How errors name a launch: by its arm, where the environment tells one."""
     return f"arm {environment['ENGCMP_ARM']}" if "ENGCMP_ARM" in environment else f"{spec.engine}@{spec.version}"
@@ -198,8 +217,25 @@ class DecoderStarter(Protocol):
     ) -> AbstractContextManager[DecodingEngine]: ...
 
 
+class ServingStarter(Protocol):
+    """Starts one kind of engine as a server for a load; leaving the context ends the engine, whatever happened inside."""
+
+    def __call__(
+        self,
+        spec: LaunchSpec,
+        *,
+        slots: int,
+        library: Path,
+        model: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        start_deadline_s: float = START_DEADLINE_S,
+    ) -> AbstractContextManager[ServingEngine]: ...
+
+
 _STARTERS: dict[str, EngineStarter] = {}
 _DECODERS: dict[str, DecoderStarter] = {}
+_SERVING: dict[str, ServingStarter] = {}
 
 
 def register_engine(kind: str) -> Callable[[EngineStarter], EngineStarter]:
@@ -222,6 +258,16 @@ def register_decoder(kind: str) -> Callable[[DecoderStarter], DecoderStarter]:
     return keep
 
 
+def register_serving(kind: str) -> Callable[[ServingStarter], ServingStarter]:
+    """Decorator: the function below starts engines of this kind for a load."""
+
+    def keep(starter: ServingStarter) -> ServingStarter:
+        _SERVING[kind] = starter
+        return starter
+
+    return keep
+
+
 def engine_kinds() -> list[str]:
     """The kinds that can be started: what the modules of this folder register (all of them are imported)."""
     _import_all()
@@ -232,6 +278,12 @@ def decoder_kinds() -> list[str]:
     """The kinds that have a decode path."""
     _import_all()
     return sorted(_DECODERS)
+
+
+def serving_kinds() -> list[str]:
+    """The kinds that can be put under a load."""
+    _import_all()
+    return sorted(_SERVING)
 
 
 def _import_all() -> None:
@@ -305,3 +357,26 @@ def start_decoder(
         start_deadline_s=start_deadline_s,
         row_deadline_s=row_deadline_s,
     )
+
+
+def start_serving(
+    kind: str,
+    spec: LaunchSpec,
+    *,
+    slots: int,
+    library: Path,
+    model: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    start_deadline_s: float = START_DEADLINE_S,
+) -> AbstractContextManager[ServingEngine]:
+    """Start an engine of `kind` as a server on 127.0.0.1 for a load; all else as with `start_engine`.
+
+    It serves `slots` requests at a time, each with the context that `spec` asks for. It is ready when it has answered a request for one
+    token of the right model. Raises EngcmpError as `start_engine`.
+    """
+    if kind not in _SERVING and kind not in serving_kinds():
+        raise EngcmpError(f"no engine kind {kind!r} takes a load", remedy=f"known kinds: {', '.join(serving_kinds())}")
+    return _SERVING[kind](
+        spec, slots=slots, library=library, model=model, log=log, environment=environment, start_deadline_s=start_deadline_s
+    )  # fmt: skip

@@ -6,6 +6,7 @@ A scoring launch is the serving one with the keys of the scoring endpoint added;
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,7 @@ from engcmp_resources.engines.servers import (
     refuse_lacking,
     register_server,
 )
+from engcmp_resources.errors import EngcmpError
 from engcmp_resources.start_failures import remedy_for
 
 READY_LINE = r"API is ready|is ready listen="
@@ -76,6 +78,15 @@ class CuteafdSettings(Settings):
         if self.model is None:
             raise ValueError("config has no MODEL_ID")
         return self
+
+    def check_place(self, label: str, identities: Mapping[str, str]) -> None:
+        """A Docker engine with the image, and the programs that the launcher calls; see `Settings.check_place`."""
+        super().check_place(label, identities)
+        for program in ("bash", "docker"):
+            if shutil.which(program) is None:
+                raise EngcmpError(
+                    f"{label}: there is no program {program}", remedy=f"install {program}: run.sh calls it"
+                )
 
     @property
     def model(self) -> str | None:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,24 @@ from engcmp_resources.containers import (
     tail_of,
 )
 from engcmp_resources.engines import _container_settings as settings_of
-from engcmp_resources.engines._api import ApiClient, BrokenOff, Late, make_client
+from engcmp_resources.engines._api import ApiClient, BrokenOff, Late
 from engcmp_resources.engines._child import check_file
+from engcmp_resources.engines._container_launch import (
+    CapturingVllmSettings,
+    Launch,
+    client_of,
+    key_file_of,
+    plain_environment,
+)
 from engcmp_resources.engines._container_settings import (
     ContainerSettings,
     LlamaServerSettings,
     SglangSettings,
-    VllmSettings,
-    Words,
 )
 from engcmp_resources.engines._llamacpp_http import logged_settings
 from engcmp_resources.engines._ports import LOOPBACK, free_port, refuse_taken
 from engcmp_resources.engines._serving import Served, compared_settings, is_loading
+from engcmp_resources.engines._vllm_capture import capture_folder, plugin_mounts, shown_plugin_mounts
 from engcmp_resources.engines.servers import (
     Capabilities,
     LaunchPlace,
@@ -65,32 +70,10 @@ class StartFailed(EngcmpError):
     """A container that ended, or did not serve, before it was ready: it may be tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """What is asked for, resolved for this machine."""
-
-    spec: ServerSpec
-    place: LaunchPlace
-    settings: ContainerSettings
-    image: Image
-    words: Words
-    key: str | None
-    secrets: Mapping[str, str]
-    host_port: int | None
-
-    @property
-    def label(self) -> str:
-        return self.place.label
-
-    @property
-    def model(self) -> str:
-        return self.words.values["alias"]
-
-
 class _Watched:
     """The container of a launch and its log; see `_serving.Watch`."""
 
-    def __init__(self, launch: _Launch, container: Container) -> None:
+    def __init__(self, launch: Launch, container: Container) -> None:
         self._launch, self.container = launch, container
         self.ready_line = threading.Event()
         self.ready_line_at = 0.0
@@ -214,7 +197,7 @@ def start_container(
 
 register_server("docker", ContainerSettings)(start_container)
 register_server("llama-server", LlamaServerSettings)(start_container)
-register_server("vllm", VllmSettings)(start_container)
+register_server("vllm", CapturingVllmSettings)(start_container)
 register_server("sglang", SglangSettings)(start_container)
 
 
@@ -233,12 +216,10 @@ def _attempt(
     began = time.monotonic()
     watched: _Watched | None = None
     try:
-        with _key_file(launch) as key_file, _running(host, launch, key_file) as container, ExitStack() as stack:
+        with key_file_of(launch) as key_file, _running(host, launch, key_file) as container, ExitStack() as stack:
             watched = _Watched(launch, container)
             url = _url(launch, watched)
-            client = make_client(
-                settings.api, url, key=launch.key, label=launch.label, model=launch.model, vocab=spec.vocab
-            )
+            client = client_of(launch, url)
             stack.callback(client.close)
             first_token_at = _get_ready(launch, watched, client, until)
             capabilities, stated = _proved(watched, client, until)
@@ -279,7 +260,7 @@ def _named(label: str) -> Generator[None, None, None]:
         raise EngcmpError(f"{label}: {error.what}", where=error.where, remedy=error.remedy) from error
 
 
-def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings, image: Image) -> _Launch:
+def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings, image: Image) -> Launch:
     on_host = settings.network == "host"
     port = settings.port or (free_port() if on_host else None)
     if port is not None:
@@ -295,30 +276,18 @@ def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings,
     )
     keyed = settings.key_env is not None or settings_of.wants_key_file(settings)
     key = secrets.token_urlsafe(32) if keyed else None
-    return _Launch(spec, place, settings, image, words, key, settings_of.secrets_of(settings, place.label), port)
+    secret = settings_of.secrets_of(settings, place.label)
+    plugged = isinstance(settings, CapturingVllmSettings) and settings.plugin
+    captures = capture_folder(place.scratch) if plugged else None
+    return Launch(spec, place, settings, image, words, key, secret, port, captures)
 
 
 @contextmanager
-def _key_file(launch: _Launch) -> Generator[Path | None, None, None]:
-    """The API key in a file that only this user can read, for as long as the launch lasts."""
-    if launch.key is None or not settings_of.wants_key_file(launch.settings):
-        yield None
-        return
-    path = launch.place.scratch / f"key-{secrets.token_hex(4)}"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(launch.key)
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _running(host: DockerHost, launch: _Launch, key_file: Path | None) -> Generator[Container, None, None]:
+def _running(host: DockerHost, launch: Launch, key_file: Path | None) -> Generator[Container, None, None]:
     settings, label = launch.settings, launch.label
     on_host, bare = settings.network == "host", host_image.is_host_image(launch.image.id)
     mounts = settings_of.mounts_of(settings, launch.place) + (host_image.mounts() if bare else [])
+    mounts += plugin_mounts(launch.captures) if launch.captures is not None else []
     secret = dict(launch.secrets)
     if settings.key_env is not None and launch.key is not None:
         secret[settings.key_env] = launch.key
@@ -327,7 +296,7 @@ def _running(host: DockerHost, launch: _Launch, key_file: Path | None) -> Genera
         image=launch.image.id,
         command=[launch.words.resolved(word, label) for word in settings.command],
         entrypoint=None if entrypoint is None else [launch.words.resolved(word, label) for word in entrypoint],
-        environment=_plain_environment(launch) | secret | dict(launch.place.labels),
+        environment=plain_environment(launch) | secret | dict(launch.place.labels),
         labels=launch.place.labels,
         mounts=mounts + ([] if key_file is None else [settings_of.key_mount(key_file)]),
         network=settings.network,
@@ -346,7 +315,7 @@ def _running(host: DockerHost, launch: _Launch, key_file: Path | None) -> Genera
         yield container
 
 
-def _get_ready(launch: _Launch, watched: _Watched, client: ApiClient, until: float) -> float:
+def _get_ready(launch: Launch, watched: _Watched, client: ApiClient, until: float) -> float:
     """Wait for the ready line, the health status and the first token; the time of the last, by the monotonic clock."""
     settings, missing = launch.settings, "nothing"
     while time.monotonic() <= until:
@@ -381,7 +350,7 @@ def _proved(watched: _Watched, client: ApiClient, until: float) -> tuple[Capabil
         raise watched.explained(error, "proving what it can do") from error
 
 
-def _url(launch: _Launch, watched: _Watched) -> str:
+def _url(launch: Launch, watched: _Watched) -> str:
     port = launch.host_port
     if launch.settings.network != "host":
         port = watched.container.published(launch.settings.container_port)
@@ -391,15 +360,11 @@ def _url(launch: _Launch, watched: _Watched) -> str:
     return f"http://{LOOPBACK}:{port}"
 
 
-def _plain_environment(launch: _Launch) -> dict[str, str]:
-    return {name: launch.words.resolved(value, launch.label) for name, value in launch.settings.env.items()}
-
-
-def _facts(launch: _Launch, watched: _Watched) -> dict[str, Any]:
+def _facts(launch: Launch, watched: _Watched) -> dict[str, Any]:
     spec, settings, label = launch.spec, launch.settings, launch.label
     secret = dict(launch.secrets) | ({settings.key_env: launch.key} if settings.key_env and launch.key else {})
     seen = {name: value for name, value in watched.environment.items() if name not in launch.place.labels}
-    ours = {name: launch.words.shown(value, label) for name, value in settings.env.items()}
+    ours = plain_environment(launch, shown=True)
     words = [*(settings.entrypoint or ()), *settings.command]
     return {
         "engine": spec.engine,
@@ -409,13 +374,14 @@ def _facts(launch: _Launch, watched: _Watched) -> dict[str, Any]:
         "image": launch.image.as_json(),
         "command": [launch.words.shown(word, label) for word in words],
         "environment": settings_of.shown_environment(seen | ours, secret),
-        "mounts": settings_of.shown_mounts(settings, spec.identities),
+        "mounts": settings_of.shown_mounts(settings, spec.identities)
+        + ([] if launch.captures is None else shown_plugin_mounts()),
         "container": watched.started_as.identity(),
         "network": settings.network,
     }
 
 
-def _ready(launch: _Launch, watched: _Watched, began: float, first_token_at: float) -> dict[str, Any]:
+def _ready(launch: Launch, watched: _Watched, began: float, first_token_at: float) -> dict[str, Any]:
     """Both clocks of MEASURES section 8: from the launch command to the first token, and to the engine's own ready line."""
     found: Any = {"missing": "the kind names no ready line"}
     if launch.settings.ready_line is not None:
@@ -423,7 +389,7 @@ def _ready(launch: _Launch, watched: _Watched, began: float, first_token_at: flo
     return {"first_token_ms": round((first_token_at - began) * 1000), "ready_line_ms": found}
 
 
-def _resolved_by_engine(launch: _Launch, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved_by_engine(launch: Launch, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The requested settings as the engine states them, in its answers or in its log."""
     found: dict[str, Any] = {"context_tokens": stated["n_ctx"]} if "n_ctx" in stated else {}
     if launch.settings.api == "llama-server":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ from engcmp_resources.engines.servers import (
 from engcmp_resources.errors import EngcmpError
 
 _NOT_OURS = "not started by us"
+_PORTS = {"http": 80, "https": 443}
+_CONNECT_S = 5.0
 
 
 class ExternalSettings(Settings):
@@ -55,6 +58,20 @@ class ExternalSettings(Settings):
         if parts.username or parts.password:
             raise ValueError("no user and password in the address: name the key's variable as api_key_env")
         return value.rstrip("/")
+
+    def check_place(self, label: str, identities: Mapping[str, str]) -> None:
+        """Somebody must listen there; see `Settings.check_place`."""
+        del identities  # what it runs is its own word
+        _refuse_remote(self, label)
+        _key(self, label)
+        parts = urlsplit(self.url)
+        try:
+            socket.create_connection((parts.hostname or "", parts.port or _PORTS[parts.scheme]), _CONNECT_S).close()
+        except OSError as error:
+            raise EngcmpError(
+                f"{label}: nothing answers at {self.url}: {error}",
+                remedy="start the engine there, or correct the address",
+            ) from error
 
 
 class _Found:

@@ -1,4 +1,4 @@
-"""The decode path of llama.cpp: its own HTTP server in a child process, asked for one token after the other."""
+"""llama.cpp's own HTTP server in a child process: the decode path, one token after the other; and for a load."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from engcmp_resources.engines.base import (
     LaunchSpec,
     label_of,
     register_decoder,
+    register_serving,
     verified_settings,
 )
+from engcmp_resources.engines.servers import Endpoint
 from engcmp_resources.errors import EngcmpError
 
 _WORKER = Path(__file__).with_name("llamacpp_server_worker.py")
@@ -104,6 +107,28 @@ class _Decoder:
         return self._child.log_tail()
 
 
+class _Serving:
+    """A running server that takes a load; see ServingEngine."""
+
+    def __init__(self, child: Child, client: CompletionClient, facts: dict[str, Any]) -> None:
+        self._child, self._client, self._facts = child, client, facts
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._client.endpoint
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+    def refuse_ended(self) -> None:
+        if self._child.process.poll() is not None:
+            raise self._child.death("under its load")
+
+    def log_tail(self) -> str:
+        return self._child.log_tail()
+
+
 @contextmanager
 def _engine_errors(child: Child, doing: str, deadline_s: float) -> Generator[None, None, None]:
     """What the client sees of a dead or stuck engine, told as what happened to the engine."""
@@ -133,12 +158,11 @@ def _requested(spec: LaunchSpec) -> dict[str, int]:
     }
 
 
-def _facts(label: str, spec: LaunchSpec, stated: dict[str, Any]) -> dict[str, Any]:
-    requested = _requested(spec) | {"slots": 1, "n_vocab": spec.vocab}
+def _facts(label: str, spec: LaunchSpec, stated: dict[str, Any], slots: int) -> dict[str, Any]:
+    requested = _requested(spec) | {"slots": slots, "n_vocab": spec.vocab}
     return {
         "engine": spec.engine,
         "version": spec.version,
-        "score_path": "decode",
         **stated,
         "settings": verified_settings(label, spec, requested, stated),
         "environment": dict(OWN_ENVIRONMENT),
@@ -162,15 +186,50 @@ def start_llamacpp_server(
 
     Both files are hashed first: what is not as `spec` names it is not started. The server itself takes the free port.
     """
+    files = _Files(library, model, log)
+    with _running(spec, files, environment, {"port": port or 0}, start_deadline_s) as (child, client, facts):
+        yield _Decoder(child, client, facts | {"score_path": "decode"}, row_deadline_s)
+
+
+@register_serving("llamacpp")
+@contextmanager
+def serve_llamacpp(
+    spec: LaunchSpec,
+    *,
+    slots: int,
+    library: Path,
+    model: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    start_deadline_s: float = START_DEADLINE_S,
+) -> Generator[_Serving, None, None]:
+    """The same server for a load of `slots` requests at a time, each with a context of its own; see `base.start_serving`."""
+    asked = {"n_parallel": slots, "n_ctx": slots * spec.context_tokens, "endpoint_metrics": True}
+    with _running(spec, _Files(library, model, log), environment, asked, start_deadline_s) as (child, client, facts):
+        yield _Serving(child, client, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    library: Path
+    model: Path
+    log: Path
+
+
+@contextmanager
+def _running(
+    spec: LaunchSpec, files: _Files, environment: Mapping[str, str], asked: Mapping[str, Any], start_deadline_s: float
+) -> Generator[tuple[Child, CompletionClient, dict[str, Any]], None, None]:
     label, until = label_of(spec, environment), time.monotonic() + start_deadline_s
-    check_file(label, "library", library, spec.library_sha256)
-    check_file(label, "model", model, spec.model_sha256)
-    child = Child(_WORKER, label=label, log=log, environment=environment)
+    check_file(label, "library", files.library, spec.library_sha256)
+    check_file(label, "model", files.model, spec.model_sha256)
+    child = Child(_WORKER, label=label, log=files.log, environment=environment)
     end_wait_s = 0.0  # a worker that is still loading does not see that its input has ended
     try:
-        # The key keeps other users of this machine and pages in a browser away from the one slot and its cache.
-        key, files = secrets.token_urlsafe(32), {"library": str(library.absolute()), "model": str(model.absolute())}
-        request = files | _requested(spec) | {"key": key, "alias": spec.model_sha256, "port": port or 0}
+        # The key keeps other users of this machine and pages in a browser away from its slots and their cache.
+        key = secrets.token_urlsafe(32)
+        paths = {"library": str(files.library.absolute()), "model": str(files.model.absolute())}
+        request = paths | _requested(spec) | {"key": key, "alias": spec.model_sha256, "port": 0} | dict(asked)
         stated = child.ask(request, doing="loading", deadline_s=until - time.monotonic())
         end_wait_s = END_WAIT_S
         address = stated.pop("address")
@@ -180,7 +239,8 @@ def start_llamacpp_server(
         try:
             with _engine_errors(child, "getting ready", start_deadline_s):
                 stated |= client.get_ready(until - time.monotonic())
-            yield _Decoder(child, client, _facts(label, spec, stated | logged_settings(log)), row_deadline_s)
+            facts = _facts(label, spec, stated | logged_settings(files.log), int(asked.get("n_parallel", 1)))
+            yield child, client, facts
         finally:
             client.close()
     finally:

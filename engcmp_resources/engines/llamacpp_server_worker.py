@@ -26,7 +26,6 @@ _MODULE = "xllamacpp"  # decides the name of the function that the loader looks 
 # At 4 all versions log the sizes and threads that they resolved; some also log each answer whole, 5 MB a row.
 _VERBOSITY_OF_START, _VERBOSITY = 4, 3
 _FIXED: dict[str, Any] = {
-    "n_parallel": 1,
     "n_threads_http": 2,
     "n_gpu_layers": 0,
     "no_kv_offload": True,
@@ -100,6 +99,8 @@ def _parameters(module: ModuleType, request: dict[str, Any], verbosity: int) -> 
     for name in ("n_ctx", "n_batch", "n_ubatch", "port"):
         _set(params, name, request[name])
     _set(params, "verbosity", verbosity)
+    _set(params, "n_parallel", request.get("n_parallel", 1))
+    _set(params, "endpoint_metrics", request.get("endpoint_metrics", False))
     for name, value in _FIXED.items():
         _set(params, name, value)
     for names in _renamed(request.get("host", _HOST)):
@@ -129,7 +130,8 @@ class Server:
     """A server that listens, with its model loaded; raises Refused for whatever cannot be served as requested.
 
     `request` holds `library` and `model` (paths), `key`, `alias`, `port` (0 for a free one), `n_ctx`, `n_batch`, `n_ubatch`, `n_threads`,
-    `n_threads_batch`, and `host` where it is not 127.0.0.1. All else is the same for whoever starts it, so that the rows are too.
+    `n_threads_batch`; and where they are not 127.0.0.1, 1 and false, `host`, `n_parallel` (requests at a time, which share `n_ctx`) and
+    `endpoint_metrics`. All else is the same for whoever starts it, so that the rows are too.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:

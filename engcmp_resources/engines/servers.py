@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, first_fault
 
 Mode = Literal["scoring", "serving"]
 ScorePath = Literal["prefill", "decode"]
@@ -69,6 +69,15 @@ class LaunchPlace:
     def label(self) -> str:
         """How errors name the launch."""
         return f"arm {self.labels['ENGCMP_ARM']}" if "ENGCMP_ARM" in self.labels else "a launch"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a running engine serves: its address, the name under which it serves its model, and the key that it wants, written nowhere."""
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +202,10 @@ class RunningServer(Protocol):
         """Its address, on 127.0.0.1 for all that this project starts."""
 
     @property
+    def endpoint(self) -> Endpoint:
+        """Where a load is sent, as whom, and for which model."""
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The launch receipt, plain JSON without secrets or paths of this machine.
 
@@ -241,6 +254,17 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    def check_place(self, label: str, identities: Mapping[str, str]) -> None:
+        """Look at what a launch will need of this machine; asked before anything is computed for the arm, so it starts nothing.
+
+        `identities` are those that the protocol pins (`image`, `commit`). By default a launch with an image needs a Docker engine that
+        answers and has that image, and one without needs nothing. Raises EngcmpError for what lacks.
+        """
+        if "image" in identities:
+            from engcmp_resources.host_image import require_engine_with  # noqa: PLC0415 - only who needs Docker loads its library
+
+            require_engine_with(identities["image"])
+
 
 _SERVERS: dict[str, ServerStarter] = {}
 _SETTINGS: dict[str, type[Settings]] = {}
@@ -264,12 +288,13 @@ def checked_settings(kind: str, settings: Mapping[str, Any], *, where: str) -> S
     try:
         return _SETTINGS[kind].model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        field_name = ".".join(str(part) for part in first["loc"]) or "(the whole)"
-        unknown = first["type"] == "extra_forbidden"
+        known = tuple(_SETTINGS[kind].model_fields)
+        place, words = first_fault(error.errors(), known)
+        field_name = ".".join(str(part) for part in place) or "(the whole)"
+        unknown = len(place) == 1 and field_name not in known
         raise EngcmpError(
-            f"settings of an engine of kind {kind}: {field_name}: {first['msg']}", where=where,
-            remedy=f"it takes {', '.join(_SETTINGS[kind].model_fields)}" if unknown else "mend that setting",
+            f"settings of an engine of kind {kind}: {field_name}: {words}", where=where,
+            remedy=f"it takes {', '.join(known)}" if unknown else "mend that setting",
         ) from error  # fmt: skip
 
 

@@ -5,7 +5,9 @@ Its container is restarted silently when it ends (`--restart unless-stopped`); s
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,10 +19,12 @@ from pydantic import Field, field_validator
 from engcmp_resources.containers import DockerHost
 from engcmp_resources.disk import disk_errors
 from engcmp_resources.engines import _launch_receipt, _launchers
-from engcmp_resources.engines._api import is_secret, make_client
+from engcmp_resources.engines._api import is_secret
 from engcmp_resources.engines._launcher_source import run_program
 from engcmp_resources.engines._launchers import LOOPBACK, Launch
 from engcmp_resources.engines._serving import Served
+from engcmp_resources.engines._vllm_capture import MOUNTED, with_plugin
+from engcmp_resources.engines._vllm_http import VllmApi
 from engcmp_resources.engines.servers import (
     DeclaredCapabilities,
     LaunchPlace,
@@ -38,7 +42,9 @@ _OURS = frozenset(
     {"IMAGE", "CONTAINER_NAME", "PORT", "SERVED_MODEL_NAME", "CACHE_DIR", "GPU_REQUEST", "MODEL_DIR_OVERRIDE"}
 )
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-_STOP_S, _STOP_WAIT_S = 30, 90.0
+_STOP_S, _STOP_WAIT_S, _INSPECT_S = 30, 90.0, 30.0
+# The launcher mounts CACHE_DIR here: the one folder of ours that the container can write.
+_CACHE_TARGET, _PLUGIN, _CAPTURES = "/root/.cache", "engcmp-vllm-plugin", "engcmp-captures"
 _KV_LINE = re.compile(
     r"KV cache size: ([\d,]+) tokens(?:, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x)?"
 )
@@ -49,7 +55,8 @@ class VllmForkSettings(Settings):
 
     `environment` are variables of `start.sh`, without those that the kind sets. `served_model` is the name of the model in requests.
     `cache_dir` keeps compiled kernels between launches (`~` is the home folder); without it every launch is cold. `expected` maps labels
-    of the server's `cache_config_info` to what they must be. `capabilities` are what must be proved.
+    of the server's `cache_config_info` to what they must be. `plugin`: the same launch with the capture plugin, by the cache folder and
+    DEBUG_ENV, which the launcher has from v0.8.0 on. `capabilities` are what must be proved.
     """
 
     environment: dict[str, str] = Field(default_factory=dict)
@@ -61,6 +68,7 @@ class VllmForkSettings(Settings):
     cache_dir: str | None = None
     ready_line: str = READY_LINE
     expected: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    plugin: bool = False
     capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @field_validator("environment")
@@ -110,15 +118,19 @@ def start_vllm_fork(
             spec, place, folder, settings.container_name, image, f"http://{LOOPBACK}:{port}", None, settings.ready_line
         )
         cache = _cache_folder(settings, place)
-        warm = any(cache.iterdir())
+        warm = any(path for path in cache.iterdir() if path.name not in (_PLUGIN, _CAPTURES))
         ours = environment_of(settings, spec, place, port, cache)
+        captures = None
+        if settings.plugin:
+            captures = stack.enter_context(_plugin_in(cache))
+            ours["DEBUG_ENV"] = debug_env_with_plugin(ours.get("DEBUG_ENV", ""), _python_path(image.id, folder, place))
         environment = _launchers.launcher_environment(place, ours)
         began, command = time.monotonic(), ["bash", "start.sh"]
         launched = stack.enter_context(
             _launchers.started(host, launch, command, environment, until=until, stop=lambda: _stop(launch, environment))
         )
-        client = make_client(
-            "vllm", launch.url, key=None, label=place.label, model=settings.served_model, vocab=spec.vocab
+        client = VllmApi(
+            launch.url, key=None, label=place.label, model=settings.served_model, vocab=spec.vocab, captures=captures
         )
         stack.callback(client.close)
         first_at = _launchers.first_token(launch, launched, client, until)
@@ -157,6 +169,40 @@ def environment_of(
         devices = ",".join(str(index) for index in place.gpus)
         ours["GPU_REQUEST"] = f'"device={devices}"'  # quoted for docker, which splits at commas
     return settings.environment | ours
+
+
+def debug_env_with_plugin(value: str, python_path: str) -> str:
+    """The launcher's DEBUG_ENV (KEY=VALUE, separated by spaces) with what loads the capture plugin; `python_path` is the image's own."""
+    pairs = dict(pair.split("=", 1) for pair in value.split())
+    if python_path:
+        pairs.setdefault("PYTHONPATH", python_path)
+    paths = {"plugin": f"{_CACHE_TARGET}/{_PLUGIN}", "captures": f"{_CACHE_TARGET}/{_CAPTURES}"}
+    return " ".join(f"{name}={one}" for name, one in with_plugin(pairs, **paths).items())
+
+
+@contextmanager
+def _plugin_in(cache: Path) -> Generator[Path, None, None]:
+    """The plugin and a folder for its files in the cache folder, for as long as the launch lasts."""
+    folders = [cache / _PLUGIN, cache / _CAPTURES]
+    with disk_errors(cache):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(MOUNTED, folders[0], ignore=shutil.ignore_patterns("__pycache__"))
+        folders[1].mkdir()
+        folders[1].chmod(0o777)  # the container's user is another one
+    try:
+        yield folders[1]
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _python_path(image: str, folder: Path, place: LaunchPlace) -> str:
+    """PYTHONPATH as the image sets it, empty where it does not."""
+    command = ["docker", "image", "inspect", "--format", "{{json .Config.Env}}", image]
+    code, text = run_program(command, folder, _launchers.launcher_environment(place, {}), _INSPECT_S)
+    pairs = dict(pair.split("=", 1) for pair in (json.loads(text) or [])) if code == 0 else {}
+    return str(pairs.get("PYTHONPATH", ""))
 
 
 def kv_pool_of_log(text: str) -> dict[str, Any] | None:

@@ -20,11 +20,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "vllm"))
 
-import environment
 from serving import MODEL, Server, serving
 
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.sources.step import fetched_weights
+from engcmp_resources import vllm_environment
 from engcmp_resources.engines.vllm_plugin.reading import read_capture
 from engcmp_resources.places import home_folder
 from engcmp_resources.safetensors_checkpoint import write_checkpoint
@@ -95,9 +95,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="How often the capture is timed (5).")
     parser.add_argument("--http-turns", type=int, default=1, help="How often HTTP is timed (1): minutes each.")
     arguments = parser.parse_args()
-    python = environment.ready_python()
+    python = vllm_environment.ready_python()
     if python is None:
-        print(f"skipped: no environment with vLLM at {environment.place()}; `make test-vllm` makes it")
+        print(f"skipped: no environment with vLLM at {vllm_environment.place()}; `make test-vllm` makes it")
         return
     measure(python, arguments.rows, arguments.turns, arguments.http_turns)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import environment
 import pytest
 
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.sources.step import fetched_weights
+from engcmp_resources import vllm_environment
 from engcmp_resources.safetensors_checkpoint import write_checkpoint
 from engcmp_resources.store import Store
 
@@ -22,7 +22,7 @@ collect_ignore_glob = [] if os.environ.get("ENGCMP_TEST_VLLM") else ["test_vllm_
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    return environment.make()
+    return vllm_environment.make()
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,7 @@ def environment(captures: Path | None, **more: str) -> dict[str, str]:
     settings = {
         "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_USE_V2_MODEL_RUNNER": "0", "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "passive",
     }  # fmt: skip
     if captures is not None:
         settings |= {"PYTHONPATH": str(MOUNTED), "ENGCMP_CAPTURE_DIR": str(captures)}
