@@ -25,6 +25,7 @@ from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, base_of, prepare, says_the_same
 from engcmp_assets.partitions import arm_partitions, candidate_partitions
 from engcmp_assets.steps import step_named
+from engcmp_assets.throughput_events.session import speed_steps
 from engcmp_resources.canonical import sha256_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
@@ -95,7 +96,7 @@ def next_run(study: Study, store: Store, iteration: Iteration, arm: ArmKey) -> d
     name, prefix = study.protocol.study, study.protocol.asset_prefix
     if store.head(name, arm.folder, "summaries") is not None:
         return None
-    steps = capture_steps(study)
+    steps = (*capture_steps(study), *speed_steps(study))
     captured = all(store.head(name, arm.folder, step.artifact) is not None for step in steps)
     part = "analysis" if captured else "capture"
     digest = iteration.adds.release.digest if iteration.adds.release else ""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from engcmp_assets.kernel.names import ALL
+from engcmp_assets.kernel.names import ALL, LAUNCH
 from engcmp_assets.kernel.plots import format_number, markdown_image
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.receipts import Column
@@ -128,10 +128,10 @@ def materialize_result(
     )
 
 
-def ready_observation(study: Study, arm: ArmKey, facts: Mapping[str, Any]) -> dg.AssetObservation:
+def ready_observation(study: Study, arm: ArmKey, facts: Mapping[str, Any], launch: str = LAUNCH) -> dg.AssetObservation:
     """Shown as soon as an engine is ready; the launch's receipt follows when its last start has ended."""
     return dg.AssetObservation(
-        asset_key=asset_key(study, "engine_launch/scoring"),
+        asset_key=asset_key(study, launch),
         partition=str(arm),
         description="The engine is ready; its settings read back as requested.",
         metadata={"facts": dg.MetadataValue.json(dict(facts))},

@@ -20,7 +20,8 @@ from engcmp_assets.captured_rows.drift import ABOUT as ABOUT_DRIFT
 from engcmp_assets.captured_rows.drift import CHECK as DRIFT
 from engcmp_assets.captured_rows.drift import drift_check
 from engcmp_assets.captured_rows.session import capture_arm, capture_steps
-from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH
+from engcmp_assets.engine_launch.preconditions import refuse_unready_place
+from engcmp_assets.kernel.names import CELLS, ENGINE_VERSIONS, LAUNCH, SERVING
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
@@ -28,12 +29,14 @@ from engcmp_assets.kernel.work import Done, Session, Step, materialize
 from engcmp_assets.lost_runs import lost_runs_sensor
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.steps import step_named, steps_of
+from engcmp_assets.throughput_events.session import measure_speed, speed_steps
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder, study_names
 from engcmp_resources.store import Store
 
 POOL = "gpu"
-ANALYSIS = ("scores", "tails", "summaries")
+FIRST_OF_ARM = "sources"
+ANALYSIS = ("scores", "tails", CELLS, "summaries")
 # A week, and a day for a machine that was off.
 _PUBLISHED_FOR = datetime.timedelta(days=8)
 
@@ -44,6 +47,15 @@ class Materialize(dg.Config):
     remeasure: bool = Field(
         default=False,
         description="Make it again, as a new measurement; nothing is overwritten. Of __scoring: run the engine again.",
+    )
+
+
+class MeasureSpeed(Materialize):
+    """How the speed of an arm is measured."""
+
+    until_repeat: int | None = Field(
+        default=None,
+        description="Stop after this repeat, with nothing materialized: so the repeats of several arms take turns. Empty: all repeats.",
     )
 
 
@@ -85,16 +97,18 @@ def _readable_studies() -> Iterator[Study]:
 
 def study_assets(study: Study) -> list[dg.AssetsDefinition]:
     """The study's assets: one for each step, one multi-asset within which the engine lives, and the look at the world outside."""
-    within = [step.artifact for step in capture_steps(study)]
+    within = [step.artifact for step in (*capture_steps(study), *speed_steps(study))]
     single = [_asset(study, step) for step in steps_of(study) if step.artifact not in (*within, ENGINE_VERSIONS)]
     outside = [_versions_asset(study)] if study.protocol.releases else []
-    return [*single, _capture_asset(study), *outside]
+    speed = [_speed_asset(study)] if study.protocol.throughput else []
+    return [*single, _capture_asset(study), *speed, *outside]
 
 
 def study_jobs(study: Study) -> dict[str, Any]:
     """Everything of an arm as one run, the same in two parts (the engine, then what follows from its rows), and the study-wide results."""
     prefix = study.protocol.asset_prefix
-    captured = [step.artifact for step in capture_steps(study)]
+    speeds = [step.artifact for step in speed_steps(study)]
+    captured = [*(step.artifact for step in capture_steps(study)), *speeds]
     of_arm = [step.artifact for step in steps_of(study) if step.per_arm]
     analysis = [name for name in of_arm if name in ANALYSIS]
     inputs = [name for name in of_arm if name not in (*captured, *analysis)]
@@ -102,11 +116,14 @@ def study_jobs(study: Study) -> dict[str, Any]:
         "arm": (["frozen_protocol", *of_arm], "Everything of one arm, from the frozen protocol to its summary."),
         "capture": (
             ["frozen_protocol", *inputs, *captured],
-            "The measurements of one arm: its inputs, the engine's launches and the captured rows. It alone needs the engine's place.",
+            "The measurements of one arm: its inputs, the engine's launches, its rows and its speed. It alone needs the engine's place.",
         ),
-        "analysis": (analysis, "What follows from an arm's captured rows: scores, tails and summary. It starts no engine."),
+        "analysis": (analysis, "What follows from an arm's measurements: scores, tails, speeds and summary. It starts no engine."),
         "results": (["comparisons", "publication"], "Comparisons of all measured arms, and the pages."),
     }  # fmt: skip
+    if speeds:
+        text = "The speed of one arm, whose inputs were made before: its launches, events and cells, and the summary."
+        parts["speed"] = ([*speeds, CELLS, "summaries"], text)
     if study.protocol.releases:
         text = "Looks for new versions of the engines, and writes a candidate for each one that counts."
         parts[ENGINE_VERSIONS] = ([ENGINE_VERSIONS], text)
@@ -133,6 +150,8 @@ def _asset(study: Study, step: Step) -> dg.AssetsDefinition:
         with events.failures():
             session = _session(study, context)
             arm = _arm(session.study, context) if step.per_arm else None
+            if arm is not None and step.artifact == FIRST_OF_ARM:
+                refuse_unready_place(session, arm)
             done = materialize(session, step, arm, remeasure=config.remeasure)
             yield events.materialize_result(session, step, arm, done, instance=context.instance)
 
@@ -178,6 +197,46 @@ def _capture_asset(study: Study) -> dg.AssetsDefinition:
                 )
 
     return scoring
+
+
+def _speed_asset(study: Study) -> dg.AssetsDefinition:
+    prefix = study.protocol.asset_prefix
+    arms = arm_partitions(prefix)
+
+    @dg.multi_asset(
+        name=f"{prefix}__serving",
+        specs=[dg.AssetSpec(**events.spec_fields(study, step), skippable=True) for step in speed_steps(study)],
+        check_specs=[check for step in speed_steps(study) for check in events.check_specs(study, step, arms)],
+        partitions_def=arms,
+        can_subset=True,
+        pool=POOL,
+        description="The engine's life under its load: lock, start, proof, every cell of the plan, end.",
+    )
+    def serving(context: dg.AssetExecutionContext, config: MeasureSpeed) -> Iterator[dg.MaterializeResult[Any]]:
+        with events.failures():
+            session = _session(study, context)
+            arm = _arm(session.study, context)
+            wanted = [
+                step.artifact for step in speed_steps(study)
+                if events.asset_key(study, step.artifact) in context.selected_asset_keys
+            ]  # fmt: skip
+
+            def ready(facts: Any) -> None:
+                context.log_event(events.ready_observation(study, arm, facts, SERVING))
+
+            measured = measure_speed(
+                session,
+                arm,
+                artifacts=wanted,
+                remeasure=config.remeasure,
+                until_repeat=config.until_repeat,
+                ready=ready,
+            )
+            for done in _told(context, measured):
+                step = step_named(study, done.receipt["artifact"])
+                yield events.materialize_result(session, step, arm, done, instance=context.instance)
+
+    return serving
 
 
 def _told(context: dg.AssetExecutionContext, made: Iterator[Done]) -> Iterator[Done]:

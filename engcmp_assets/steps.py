@@ -15,18 +15,22 @@ from engcmp_assets.scores.step import step as scores_step
 from engcmp_assets.sources.step import STEP as SOURCES
 from engcmp_assets.summaries.step import step as summaries_step
 from engcmp_assets.tails.step import step as tails_step
+from engcmp_assets.throughput_cells.step import step as cells_step
+from engcmp_assets.throughput_events.session import speed_steps
 
 
 def steps_of(study: Study) -> tuple[Step, ...]:
-    """Every step of a study. Those of `capture_steps` are made together, within the engine's life."""
+    """Every step of a study. Those of `capture_steps` are made together, within the engine's life; so are those of `speed_steps`."""
     return (
         FROZEN_PROTOCOL,
         SOURCES,
         PROMPT_SET,
         REFERENCE_ROWS,
         *capture_steps(study),
+        *speed_steps(study),
         scores_step(study),
         tails_step(study),
+        *([cells_step(study)] if study.protocol.throughput else []),
         summaries_step(study),
         comparisons_step(study),
         PUBLICATION,

@@ -72,7 +72,8 @@ def drift_schedule(study: Study) -> dg.ScheduleDefinition:
 
 def remeasure_config(study: Study) -> dict[str, Any]:
     """Only measurements are taken again; analysis follows from what they give."""
-    return {"ops": {f"{study.protocol.asset_prefix}__scoring": {"config": {"remeasure": True}}}}
+    engines = ["scoring", *(["serving"] if study.protocol.throughput else [])]
+    return {"ops": {f"{study.protocol.asset_prefix}__{name}": {"config": {"remeasure": True}} for name in engines}}
 
 
 def verify_job(study: Study) -> Any:

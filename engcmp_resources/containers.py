@@ -23,7 +23,7 @@ from engcmp_resources.canonical import sha256_bytes
 from engcmp_resources.container_owners import is_dead, owner
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.locks import names_one_of
-from engcmp_resources.start_failures import remedy_for
+from engcmp_resources.start_failures import remedy_for, why_no_docker
 
 _SOCKET = Path("/var/run/docker.sock")
 _CALL_TIMEOUT_S = 60
@@ -215,11 +215,9 @@ class DockerHost:
             self._client = docker.from_env(timeout=_CALL_TIMEOUT_S)
             self._client.ping()
         except _FAILURES as error:
-            raise EngcmpError(
-                f"no Docker engine answers: {error}",
-                where=os.environ.get("DOCKER_HOST") or str(_SOCKET),
-                remedy="start Docker, or set DOCKER_HOST to its socket; your user must be allowed to use it",
-            ) from error
+            what, remedy = why_no_docker(str(error))
+            where = os.environ.get("DOCKER_HOST") or str(_SOCKET)
+            raise EngcmpError(f"no Docker engine answers: {what}", where=where, remedy=remedy) from error
 
     def close(self) -> None:
         """Close all connections."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
 
 class EngcmpError(Exception):
     """An error that a user can act on.
@@ -16,3 +20,18 @@ class EngcmpError(Exception):
         self.remedy = remedy
         text = what if where is None else f"{what} ({where})"
         super().__init__(text if remedy is None else f"{text}; {remedy}")
+
+
+def first_fault(errors: Sequence[Mapping[str, Any]], known: Collection[str] = ()) -> tuple[tuple[Any, ...], str]:
+    """Of what pydantic finds wrong with a document, the one fault to tell: its place and its words.
+
+    An unknown field comes first, for a missing one beside it may be the same one misspelt: then the words name the right one, which is
+    looked for among those and `known`.
+    """
+    unknown = next((one for one in errors if one["type"] == "extra_forbidden"), None)
+    if unknown is None:
+        return tuple(errors[0]["loc"]), str(errors[0]["msg"])
+    *parent, name = unknown["loc"]
+    beside = [str(one["loc"][-1]) for one in errors if one["type"] == "missing" and [*one["loc"][:-1]] == parent]
+    near = difflib.get_close_matches(str(name), [*beside, *known], n=1)
+    return tuple(unknown["loc"]), str(unknown["msg"]) + (f"; did you mean {near[0]!r}?" if near else "")

@@ -36,6 +36,16 @@ def is_host_image(digest: str) -> bool:
     return digest in (IMAGE_ID, MANIFEST_DIGEST)
 
 
+def require_engine_with(wanted: str) -> None:
+    """Raise EngcmpError where no Docker engine answers, or it lacks the image `[NAME@]sha256:DIGEST`; this file's own is made at use."""
+    host = DockerHost()
+    try:
+        if not is_host_image(wanted.rpartition("@")[2]):
+            host.require_image(wanted)
+    finally:
+        host.close()
+
+
 def image_tar() -> bytes:
     """The image as `docker load` reads it: an OCI layout with Docker's own manifest beside. The same bytes on every machine."""
     layer, config, manifest = _EMPTY_LAYER, _config(), _manifest()

@@ -63,6 +63,37 @@ def engine_lock(
         os.close(descriptor)
 
 
+@contextmanager
+def host_lock(
+    *, alone: bool, who: str, waiting: Callable[[str], None], timeout_s: float, folder: Path | None = None
+) -> Iterator[None]:
+    """Hold this host (and user) for a timed measurement, `alone`, or for analysis, which shares it with other analysis.
+
+    So no analysis disturbs what is timed. It is taken after the engine's lock, never before it. `who` names the holder to those who wait;
+    all else as `engine_lock`.
+    """
+    path = _lock_folder(folder) / "host.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def holder() -> str:
+        return os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace") or "an analysis"
+
+    try:
+        take_lock(
+            descriptor, path, what="this machine", holder=holder, waiting=waiting, timeout_s=timeout_s, shared=not alone
+        )
+        if alone:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} ({who})".encode()[:_HOLDER_BYTES], 0)
+        try:
+            yield
+        finally:
+            if alone:
+                os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
 def engine_lock_folder() -> Path:
     """The folder of this user's engine lock, which need not exist: ENGCMP_LOCK_DIR, else one in the system's temporary folder."""
     override = os.environ.get("ENGCMP_LOCK_DIR")
@@ -99,8 +130,9 @@ def take_lock(
     holder: Callable[[], str],
     waiting: Callable[[str], None],
     timeout_s: float,
+    shared: bool = False,
 ) -> None:
-    """Take the lock of an open file, alone; `what` names it and `holder` says who has it.
+    """Take the lock of an open file, alone or `shared`; `what` names it and `holder` says who has it.
 
     Raises EngcmpError after `timeout_s` seconds. Even with 0 it tries twice: who only asks whether a lock is free holds it for an
     instant.
@@ -111,7 +143,7 @@ def take_lock(
     while True:
         tries += 1
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             now = time.monotonic()
             who = holder()

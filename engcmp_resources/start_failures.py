@@ -45,6 +45,32 @@ KNOWN_CAUSES: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "the disk is full: free space"),
 )
 
+NO_DOCKER: tuple[tuple[str, str, str], ...] = (
+    (
+        r"FileNotFoundError|No such file",
+        "there is no such socket",
+        "install Docker and start it, or set DOCKER_HOST to its socket",
+    ),
+    (
+        r"PermissionError|Permission denied",
+        "this user may not use its socket",
+        "let an administrator add you to the group docker, or use a rootless engine and set DOCKER_HOST",
+    ),
+    (
+        r"Connection refused",
+        "nothing listens on its socket",
+        "start the Docker daemon (systemctl start docker)",
+    ),
+)
+
+
+def why_no_docker(text: str) -> tuple[str, str]:
+    """What lacks where the Docker library fails to connect with this text, and what helps; the text itself where it is not known."""
+    for pattern, what, remedy in NO_DOCKER:
+        if re.search(pattern, text):
+            return what, remedy
+    return text, "start Docker, or set DOCKER_HOST to its socket; your user must be allowed to use it"
+
 
 def remedy_for(text: str) -> str:
     """What helps against a start that failed with this text: every known cause that is in it, else to read the log."""

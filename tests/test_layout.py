@@ -12,9 +12,13 @@ LEAVES = {"engcmp_resources.errors", "engcmp_resources.canonical"}
 GLUE_NAMES = {"step.py", "steps.py"}
 GLUE_FILES = {
     *(f"kernel/{name}.py" for name in ("work", "study", "tables", "window_files")),
-    *(f"captured_rows/{name}.py" for name in ("session", "journalled", "rows", "running", "watching", "drift")),
+    *(f"captured_rows/{name}.py" for name in ("session", "journalled", "refusals", "rows", "running", "watching", "drift")),
     "comparisons/distances.py",
+    "engine_launch/preconditions.py",
     "engine_launch/sides.py",
+    "engine_launch/serving.py",
+    "throughput_events/session.py",
+    "throughput_events/journalled.py",
     "engine_versions/look.py",
     "file_scores/reading.py",
     "frozen_protocol/engine_settings.py",

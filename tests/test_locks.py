@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.locks import engine_lock, remove_orphans
+from engcmp_resources.locks import engine_lock, host_lock, remove_orphans
 
 ROOT = Path(__file__).parents[1]
 ARM, RUN = "q4_0/llamacpp@b11549", "run-1"
@@ -216,3 +217,28 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
             engine_lock(arm=ARM, run_id=RUN, waiting=nobody, timeout_s=0, folder=folder),
         ):
             pytest.fail("it was taken")
+
+
+# ---------------------------------------------------------------- the host, for what is timed
+
+
+def host(folder: Path, said: list[str], *, alone: bool, timeout_s: float = 0) -> AbstractContextManager[None]:
+    return host_lock(alone=alone, who="arm k4, timed", waiting=said.append, timeout_s=timeout_s, folder=folder)
+
+
+def test_analyses_share_the_host_and_a_timed_measurement_waits_for_them(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    busy = pytest.raises(EngcmpError, match="this machine was not free within 0 s; an analysis holds it")
+    with host(folder, [], alone=False), host(folder, [], alone=False), busy:
+        host(folder, [], alone=True).__enter__()
+    with host(folder, [], alone=True):
+        pass
+
+
+def test_an_analysis_waits_for_a_timed_measurement_and_is_told_for_which(tmp_path: Path) -> None:
+    folder, said = tmp_path / "locks", list[str]()
+    with host(folder, [], alone=True), pytest.raises(EngcmpError, match=r"process \d+ \(arm k4, timed\) holds it"):
+        host(folder, said, alone=False, timeout_s=0.5).__enter__()
+    assert said and "arm k4, timed" in said[0]
+    with host(folder, [], alone=False), host(folder, [], alone=False):
+        pass

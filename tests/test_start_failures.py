@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
-from engcmp_resources.start_failures import KNOWN_CAUSES, remedy_for
+from engcmp_resources.containers import DockerHost
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.start_failures import KNOWN_CAUSES, remedy_for, why_no_docker
 
 PRINTED = {
     'error gathering device information while adding custom device "/dev/infiniband": no such file': "no /dev/infiniband here",
@@ -42,3 +47,31 @@ def test_what_is_not_known_is_to_be_read() -> None:
 
 def test_two_causes_are_both_told() -> None:
     assert remedy_for("No space left on device\nCUDA out of memory").count(";") > 1
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, address: str) -> str:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(EngcmpError) as caught:
+        DockerHost()
+    return str(caught.value)
+
+
+def test_why_no_docker_engine_answers_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no such socket" in refused(monkeypatch, f"unix://{tmp_path}/none.sock")
+    dead = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(dead))  # a daemon that was killed leaves its socket
+    said = refused(monkeypatch, f"unix://{dead}")
+    assert "nothing listens on its socket" in said and "systemctl start docker" in said and str(dead) in said
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert "nothing listens" in refused(monkeypatch, f"tcp://127.0.0.1:{closed.getsockname()[1]}")
+    assert "port is required" in refused(monkeypatch, "nonsense")
+
+
+def test_a_user_who_may_not_use_the_socket_is_told_what_helps() -> None:
+    said = "Error while fetching server API version: ('Connection aborted.', PermissionError(13, 'Permission denied'))"
+    assert why_no_docker(said) == (
+        "this user may not use its socket",
+        "let an administrator add you to the group docker, or use a rootless engine and set DOCKER_HOST",
+    )

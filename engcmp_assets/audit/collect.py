@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,13 @@ class Unreached:
         return sum(blob.bytes for blob in self.files)
 
 
-def unreached(store: Store) -> Unreached:
-    """Everything that no head of any study, no interrupted commit and no unfinished capture reaches.
+def unreached(store: Store, dead: Collection[str] = ()) -> Unreached:
+    """Everything that no head of any study, no interrupted commit and no unfinished capture reaches; those named in `dead` count for none.
 
     What another process has stored and not recorded yet is among it: remove nothing unless the store is held alone.
     Raises EngcmpError where a head or receipt is damaged, or a file that one names is gone: then nothing can be called unneeded.
     """
-    files: set[tuple[str, str]] = {*_unfinished(store), *_parts(store)}
+    files: set[tuple[str, str]] = {*_unfinished(store, dead), *_parts(store)}
     receipts: set[str] = set()
     interrupted = store.unfinished_commits()
     studies = {folder.name for folder in (store.home / "heads").iterdir()} | set(interrupted.values())
@@ -103,10 +103,10 @@ def _stored(store: Store) -> Iterator[Blob]:
             yield Blob(sha256, path.stat().st_size, suffix)
 
 
-def _unfinished(store: Store) -> Iterator[tuple[str, str]]:
+def _unfinished(store: Store, dead: Collection[str]) -> Iterator[tuple[str, str]]:
     """The row files of captures that a later run will continue."""
     for journal in sorted((store.home / "scratch").glob("capture-*/journal.jsonl")):
-        for entry in read_journal(journal):
+        for entry in read_journal(journal) if journal.parent.name not in dead else ():
             for taken in entry.get("repeats", []):
                 for file in taken["files"].values():
                     yield file["sha256"], "safetensors"

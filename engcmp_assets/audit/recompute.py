@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import numpy as np
 
 from engcmp_assets.audit.reached import Reached, Receipt
 from engcmp_assets.captured_rows.journalled import launches_of
-from engcmp_assets.captured_rows.step import captured_made
+from engcmp_assets.captured_rows.step import NOTES_FILE, captured_made
 from engcmp_assets.engine_launch.disturbances import samples_by_start
+from engcmp_assets.engine_launch.serving import serving_made, serving_spec
 from engcmp_assets.engine_launch.step import launch_made, launch_spec
-from engcmp_assets.kernel.names import ENGINE_VERSIONS, LAUNCH, captured_rows
+from engcmp_assets.kernel.names import ENGINE_VERSIONS, EVENTS, LAUNCH, SERVING, captured_rows
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.row_measures import score_rows
@@ -29,6 +31,9 @@ from engcmp_assets.kernel.window_files import read_full
 from engcmp_assets.kernel.work import Done, Made, Session, Work, output_blob
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.steps import step_named, steps_of
+from engcmp_assets.throughput_events.journalled import frozen_prompts
+from engcmp_assets.throughput_events.plan import load_plan
+from engcmp_assets.throughput_events.step import EVENTS_FILE, REQUESTS_FILE, SESSIONS_FILE, events_made, read_sessions
 from engcmp_resources.canonical import sha256_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host import usable_cores
@@ -87,6 +92,10 @@ def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:
         return
     if receipt["artifact"] == LAUNCH:
         made = _launch(work, receipt)
+    elif receipt["artifact"] == SERVING:
+        made = _serving(work, receipt)
+    elif receipt["artifact"] == EVENTS:
+        made = _events(work, receipt)
     elif receipt["artifact"].startswith(captured_rows("")):
         made = _captured(work, receipt)
     else:
@@ -182,6 +191,24 @@ def _launch(work: Work, receipt: Receipt) -> Made:
     return launch_made(launch_spec(work, panels[0]), starts, len(passes(panels)), telemetry=telemetry, rules=rules)
 
 
+def _serving(work: Work, receipt: Receipt) -> Made:
+    starts = json.loads(_path(work, receipt, "starts.json").read_bytes())
+    telemetry = samples_by_start(read_parquet(_path(work, receipt, "telemetry.parquet")))
+    return serving_made(serving_spec(work), starts, telemetry=telemetry, study=work.study)
+
+
+def _events(work: Work, receipt: Receipt) -> Made:
+    """The tables as they are, held against the frozen plan: when an event came is the client's word."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (EVENTS_FILE, REQUESTS_FILE):
+            (Path(folder) / name).symlink_to(_path(work, receipt, name))
+        prompts = work.inputs[("prompt_set", receipt["arm"])]
+        index, texts = frozen_prompts(work.session, prompts)
+        for repeat in sorted({cell.repeat for cell in index.cells}):
+            load_plan(index, repeat, texts, model="-")
+        return events_made(index, read_sessions(_path(work, receipt, SESSIONS_FILE)), [Path(folder)])
+
+
 def _captured(work: Work, receipt: Receipt) -> Made:
     """The capture as its row files have it: every launch, repeat and window of the plan, and the hash of each raw row.
 
@@ -194,6 +221,7 @@ def _captured(work: Work, receipt: Receipt) -> Made:
     told = dict(zip(keys, table["raw_row_sha256"].tolist(), strict=True))
     places = zip(table["launch"].tolist(), table["window_id"].tolist(), strict=True)
     starts = dict(zip(places, table["start"].tolist(), strict=True))
+    noted = _noted(work, receipt)
     hashed: dict[str, list[str]] = {}
     entries = []
     for launch in launches_of(work.study.protocol):
@@ -211,7 +239,8 @@ def _captured(work: Work, receipt: Receipt) -> Made:
                     hashed[blob.sha256] = hashes
                 files = {panel.panel: {"sha256": blob.sha256, "bytes": blob.bytes}}
                 by_row = {str(row): digest for row, digest in zip(window.positions, hashes, strict=True)}
-                repeats.append({"files": files, "row_sha256": by_row})
+                own = noted.get((run, window.window_id))
+                repeats.append({"files": files, "row_sha256": by_row} | ({} if own is None else {"notes": own}))
             entries.append(
                 {
                     "path": launch.path, "launch": launch.number, "start": starts[(launch.number, window.window_id)],
@@ -219,6 +248,15 @@ def _captured(work: Work, receipt: Receipt) -> Made:
                 }
             )  # fmt: skip
     return captured_made(panel, entries)
+
+
+def _noted(work: Work, receipt: Receipt) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the engine noted of each request, by run and window: its word, of captures that have it."""
+    if NOTES_FILE not in {output["name"] for output in receipt["outputs"]}:
+        return {}
+    said = json.loads(_path(work, receipt, NOTES_FILE).read_bytes())
+    named = ("run", "start", "window_id")
+    return {(one["run"], one["window_id"]): {name: one[name] for name in one if name not in named} for one in said}
 
 
 def _refuse_other_starts(work: Work, receipt: Receipt, table: Mapping[str, Any]) -> None:

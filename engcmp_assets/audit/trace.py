@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.names import CELLS, SPEED
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import output_blob, sound_receipt
@@ -53,7 +54,9 @@ def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any],
     """Every figure of the study's current receipts by id, with the hash of the receipt that made it."""
     found: dict[str, tuple[Mapping[str, Any], str]] = {}
     name = study.folder.name
-    places: list[tuple[str | None, str]] = [(arm.folder, "summaries") for arm in study.protocol.arm_keys]
+    places: list[tuple[str | None, str]] = [
+        (arm.folder, artifact) for artifact in ("summaries", CELLS) for arm in study.protocol.arm_keys
+    ]
     for folder, artifact in [*places, (None, "comparisons")]:
         sha256 = store.head(name, folder, artifact)
         if sha256 is None:
@@ -99,10 +102,12 @@ def trace_text(store: Store, found: Trace) -> str:
         ends.get("missing")
         or f"{ends['level']:.0%} interval {format_number(ends['low'])} to {format_number(ends['high'])}, {ends['method']}"
     )
+    each, groups = ("requests", "batches") if figure["panel"] == SPEED else ("rows", "documents")
+    of = f"{figure['rows']} {each}, {figure['clusters']} {groups}"
     lines = [
         figure["figure_id"],
         f"  {number}, {between}",
-        f"  {figure['rows']} rows, {figure['clusters']} documents; {figure['measure']} version {figure['measure_version']}: {defined}",
+        f"  {of}; {figure['measure']} version {figure['measure_version']}: {defined}",
         "",
     ]
     for link in found.links:
@@ -143,7 +148,8 @@ def _arms_of_pair(store: Store, receipt: Mapping[str, Any], figure_id: str) -> t
             remedy=f"`engcmp verify {receipt['study']}` names all that is wrong",
         )  # fmt: skip
     pairs = json.loads(store.path(blob).read_bytes())["pairs"]
-    pair = next(one for one in pairs if any(figure["figure_id"] == figure_id for figure in one["figures"]))
+    owned = [(one, [*one["figures"], *one.get("speed", {}).get("figures", ())]) for one in pairs]
+    pair = next(one for one, figures in owned if any(figure["figure_id"] == figure_id for figure in figures))
     return pair["candidate"], pair["baseline"]
 
 

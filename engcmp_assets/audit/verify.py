@@ -137,7 +137,7 @@ def _file_problems(
         fault = _fault(store, blob)
         if fault is not None:
             rest = "" if blob in needed else "; no current result needs it: restore it from a copy, or remove it"
-            problems.append(Problem(shown(store, store.path(blob)), fault + rest))
+            problems.append(Problem(shown(store, store.path(blob)), f"{fault}: {_owners(reached, blob)}{rest}"))
         done += blob.bytes
         progress.update(done, "hashing files")
     return len(needed | older), total, problems
@@ -149,6 +149,21 @@ def _blobs(receipts: Iterable[Receipt]) -> set[Blob]:
         for receipt in receipts
         for output in receipt["outputs"]
     }
+
+
+def _owners(reached: Reached, blob: Blob) -> str:
+    """Which output of which artifact and arm a stored file is, of the current results where it belongs to one: files are named by hash."""
+    current = [receipt for _, _, receipt in reached.current()]
+    for receipts in (current, [*reached.receipts.values(), *reached.history.values()]):
+        owners = [
+            f"{output['name']} of {receipt['artifact']}, {'arm ' + receipt['arm'] if receipt['arm'] else 'study ' + receipt['study']}"
+            for receipt in receipts
+            for output in receipt["outputs"]
+            if (output["sha256"], output["suffix"]) == (blob.sha256, blob.suffix)
+        ]
+        if owners:
+            return owners[0] + (f", and {len(owners) - 1} more" if len(owners) > 1 else "")
+    return "no receipt names it"
 
 
 def _fault(store: Store, blob: Blob) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engcmp_resources.errors import EngcmpError
 
+Key = TypeVar("Key", bound=Hashable)
 
-def identical_share(first: Mapping[Hashable, str], second: Mapping[Hashable, str]) -> float:
+
+def identical_share(first: Mapping[Key, str], second: Mapping[Key, str]) -> float:
     """Share of rows whose raw hashes are equal in both runs (measure rows_bit_identical).
 
     Raises EngcmpError where the runs do not hold the same rows, or none.
@@ -32,3 +35,8 @@ def refuse_bad_values(
             where=where,
             remedy="the engine is at fault: nothing of this window was kept",
         )
+
+
+def first_difference(one: Mapping[Key, str], other: Mapping[Key, str]) -> Key | None:
+    """The first row, in the order of `one`, whose hash the other run lacks or has otherwise; None where all agree."""
+    return next((key for key, digest in one.items() if other.get(key) != digest), None)

@@ -17,7 +17,8 @@ from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, Panel
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Work, prepare
-from engcmp_resources.canonical import sha256_of
+from engcmp_resources.canonical import canonical_bytes, sha256_of
+from engcmp_resources.disk import replace_visible
 from engcmp_resources.engines.base import LaunchSpec
 from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
@@ -25,6 +26,8 @@ from engcmp_resources.journal import Journal
 from engcmp_resources.store import Blob
 
 _FLOAT32_BYTES = 4
+ABOUT = "about.json"
+"""The file of a capture's scratch folder that says of which study and arm it is."""
 KILLED = {"missing": "the run was killed before the engine's stop"}
 """What stands for the GPUs after a start that has no end."""
 
@@ -134,12 +137,30 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
     Raises EngcmpError where the reference rows were not made yet.
     """
     study = session.study
+    work, spec, reference, scratch = _asked(session, arm, remeasure=remeasure)
+    folder = session.store.scratch(scratch)
+    replace_visible(folder / ABOUT, canonical_bytes({"study": study.protocol.study, "arm": str(arm)}))
+    panels = tuple(study.panel(name) for name in study.protocol.panels)
+    journal = Journal(folder / "journal.jsonl")
+    return Capture(work, panels, launches_of(study.protocol), spec, reference, _texts(study, panels), journal, scratch)
+
+
+def capture_names(session: Session, arm: ArmKey) -> set[str]:
+    """The scratch folders in which a run of `arm` would go on: one that answers from the store what it can, and one that measures again.
+
+    Raises EngcmpError where an input of the capture was not made yet.
+    """
+    return {_asked(session, arm, remeasure=again)[-1] for again in (False, True)}
+
+
+def _asked(session: Session, arm: ArmKey, *, remeasure: bool) -> tuple[Work, LaunchSpec | ServerSpec, Done, str]:
+    """What a capture is of, and the name of its scratch folder, which follows from that."""
+    study = session.study
     work = prepare(session, launch_step(study), arm, remeasure=remeasure)
     reference = session.current("reference_rows", arm)
     if reference is None:
         raise EngcmpError(f"{arm} has no reference rows yet", remedy="materialize reference_rows first")
     panels = tuple(study.panel(name) for name in study.protocol.panels)
-    launches = launches_of(study.protocol)
     spec = launch_spec(work, panels[0])
     measured = [session.current(captured_rows(panel.panel), arm) for panel in panels]
     again = max((done.receipt["measurement"] for done in measured if done), default=0) if remeasure else 0
@@ -148,9 +169,7 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
     asked = [
         spec.as_json(), rows, plans, study.protocol.capture.model_dump(), part_id(reference.receipt, None), CAPTURE_VERSION, again,
     ]  # fmt: skip
-    scratch = f"capture-{sha256_of(asked)[:24]}"
-    journal = Journal(session.store.scratch(scratch) / "journal.jsonl")
-    return Capture(work, panels, launches, spec, reference, _texts(study, panels), journal, scratch)
+    return work, spec, reference, f"capture-{sha256_of(asked)[:24]}"
 
 
 def launches_of(protocol: Protocol) -> tuple[Launch, ...]:

@@ -14,6 +14,7 @@ from engcmp_assets.kernel.engine_tables import ProcessEngine
 from engcmp_assets.kernel.names import LIBRARY, checkpoint_output, engine_file
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.source_tables import ImageSource
+from engcmp_assets.kernel.work import Work
 from engcmp_resources.engines.base import LaunchSpec, start_decoder, start_engine
 from engcmp_resources.engines.servers import LaunchPlace, LightRows, RunningServer, ServerSpec, start_server
 from engcmp_resources.errors import EngcmpError
@@ -87,20 +88,28 @@ def _server(
     labels: Mapping[str, str],
     log: Path,
 ) -> Iterator[Running]:
-    work = capture.work
-    study = work.study
-    scratch = capture.journal.path.with_name(f"start-{start}")
+    with (
+        launch_place(capture.work, arm, log.with_name(f"start-{start}"), labels=labels, log=log) as place,
+        start_server(spec, place) as server,
+    ):
+        yield _asked_of(capture, launch, server)
+
+
+@contextmanager
+def launch_place(
+    work: Work, arm: ArmKey, scratch: Path, *, labels: Mapping[str, str], log: Path
+) -> Iterator[LaunchPlace]:
+    """Where a server kind launches `arm`: its files, and the folder `scratch`, which is emptied before and removed after."""
     shutil.rmtree(scratch, ignore_errors=True)  # of a start that was killed
     scratch.mkdir()
+    study = work.study
     files = {"model": work.file("sources", checkpoint_output(arm))}
     for role, source in study.protocol.roles_of(arm).items():
         if not isinstance(study.protocol.sources[source], ImageSource):
             files[role] = work.file("sources", engine_file(role))
     gpus = tuple(study.protocol.gpus.use) if study.protocol.gpus else ()
-    place = LaunchPlace(scratch, log, labels, files, study.folder, gpus, work.say)
     try:
-        with start_server(spec, place) as server:
-            yield _asked_of(capture, launch, server)
+        yield LaunchPlace(scratch, log, labels, files, study.folder, gpus, work.say)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
+from engcmp_assets.captured_rows.refusals import refusal_kept
 from engcmp_assets.captured_rows.rows import take_window
 from engcmp_assets.captured_rows.running import Running, started
 from engcmp_assets.captured_rows.step import captured_made, kept_of, rows_step
@@ -61,9 +62,10 @@ def capture_arm(
                 session.store.drop_scratch(open_capture(session, arm, remeasure=False).scratch)
             return
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    capture = open_capture(session, arm, remeasure=remeasure)
-    judge_killed_starts(capture)
-    _measure(capture, arm, _launches_for(capture, wanted), ready)
+    with refusal_kept(session, arm):
+        capture = open_capture(session, arm, remeasure=remeasure)
+        judge_killed_starts(capture)
+        _measure(capture, arm, _launches_for(capture, wanted), ready)
     made = launch_made(
         capture.spec,
         capture.starts(),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from engcmp_assets.captured_rows.agreement import identical_share
+from engcmp_assets.captured_rows.agreement import first_difference, identical_share
 from engcmp_assets.kernel.names import LAUNCH, captured_rows
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.protocol import PanelPlan
@@ -16,6 +16,7 @@ from engcmp_assets.kernel.records import ArmKey, Check, Panel
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.store import Blob
 
@@ -27,6 +28,7 @@ _KEPT_WORDS: Mapping[Kept, str] = {
     "engine's own 20 most probable tokens, its entropy and its first choice",
     "light": "the 20 most probable tokens and the token that follows, as the engine's API returned them",
 }
+NOTES_FILE = "requests.json"
 COLUMNS = (
     Column("run", "str", "1", "The pass over the panel, as launch.repeat"),
     Column("launch", "int", "1", "Launch of the engine"),
@@ -58,6 +60,7 @@ def captured_made(panel: Panel, entries: Sequence[Mapping[str, Any]]) -> Made:
     windows = {window.window_id: window for window in panel.windows}
     table: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
     products = []
+    said: list[dict[str, Any]] = []
     own = [entry for entry in entries if panel.panel in entry["panels"]]
     for entry in sorted(own, key=lambda one: (one["launch"], order[one["window"]])):
         window = windows[entry["window"]]
@@ -66,6 +69,8 @@ def captured_made(panel: Panel, entries: Sequence[Mapping[str, Any]]) -> Made:
             blob = Blob(file["sha256"], file["bytes"], "safetensors")
             name = f"rows/{run}/{window.window_id}"
             products.append(Product(name, "safetensors", blob, rows=len(window.positions)))
+            if "notes" in taken:
+                said.append({"run": run, "start": entry["start"], "window_id": window.window_id} | taken["notes"])
             for position in window.positions:
                 digest = taken["row_sha256"][str(position)]
                 values = (
@@ -80,6 +85,8 @@ def captured_made(panel: Panel, entries: Sequence[Mapping[str, Any]]) -> Made:
                 )
                 for column, value in zip(COLUMNS, values, strict=True):
                     table[column.name].append(value)
+    if said:  # what the engine's plugin noted of each request: chunks, other requests in its steps, cached tokens
+        products.append(Product(NOTES_FILE, "json", canonical_bytes(said)))
     return _described(panel, products, table)
 
 
@@ -96,9 +103,14 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
     runs = sorted(set(table["run"]))
     rows, expected = len(table["run"]), len(runs) * panel.rows
     shares: dict[str, float] = {}
+    differing: dict[str, str] = {}
     for own in paths.values():
         hashes = _hashes(table, own)
-        shares |= {f"{one} and {two}": identical_share(hashes[one], hashes[two]) for one, two in pairwise(own)}
+        for one, two in pairwise(own):
+            shares[f"{one} and {two}"] = identical_share(hashes[one], hashes[two])
+            if (row := first_difference(hashes[one], hashes[two])) is not None:
+                window, position = row
+                differing[f"{one} and {two}"] = f"window {window}, the row at position {position}"
     files = {product.content.sha256 for product in products if isinstance(product.content, Blob)}
     if shares:
         plot = bars("Rows equal bit for bit, run beside run", list(shares), list(shares.values()), unit="share of rows")
@@ -110,7 +122,8 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
             unit="rows",
         )
     agree = all(share == 1.0 for share in shares.values())
-    words = "Runs differ; the floor beside each figure says by how much"
+    first = "; ".join(f"runs {pair} at {place}" for pair, place in differing.items())
+    words = f"Runs differ, first {first}; the floor beside each figure says by how much"
     if agree:
         words = (
             "Every row is bit-identical in every run" if shares else "Each score path has one run: nothing to compare"
@@ -131,12 +144,13 @@ def _described(panel: Panel, products: Sequence[Product], table: Mapping[str, li
             Check("repeats_agree", agree, words, shares or {"runs": len(runs)}),
         ],
         flags=[] if agree else ["runs differ"],
-        details={"runs": paths, "distinct_row_files": len(files), "rows_bit_identical": shares},
+        details={"runs": paths, "distinct_row_files": len(files), "rows_bit_identical": shares}
+        | ({"first_difference": differing} if differing else {}),
     )  # fmt: skip
 
 
-def _hashes(table: Mapping[str, list[Any]], runs: Sequence[str]) -> dict[str, dict[Hashable, str]]:
-    hashes: dict[str, dict[Hashable, str]] = {run: {} for run in runs}
+def _hashes(table: Mapping[str, list[Any]], runs: Sequence[str]) -> dict[str, dict[tuple[str, int], str]]:
+    hashes: dict[str, dict[tuple[str, int], str]] = {run: {} for run in runs}
     names = ("run", "window_id", "position", "raw_row_sha256")
     for run, window, position, digest in zip(*(table[name] for name in names), strict=True):
         if run in hashes:

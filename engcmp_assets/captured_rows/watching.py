@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from engcmp_assets.captured_rows.journalled import KILLED, Capture
+from engcmp_assets.captured_rows.journalled import KILLED
 from engcmp_assets.kernel.gpu_rules import (
     CAPTURING,
     GpuFinding,
@@ -20,17 +20,35 @@ from engcmp_assets.kernel.gpu_rules import (
     judge,
     refuse,
 )
+from engcmp_assets.kernel.work import Work
 from engcmp_resources import containers
 from engcmp_resources.engines._leases import remove_leftovers
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gpu_locks import Held, gpu_locks
 from engcmp_resources.gpus import Owned, snapshot
+from engcmp_resources.journal import Journal
 from engcmp_resources.locks import remove_orphans
 from engcmp_resources.telemetry import Sampler, read_samples, sampling
 
 _LOCK_TIMEOUT_S = 12 * 3600.0
 _STOPPING = "stopping"
 _GIVEN_BACK_S, _LOOK_AGAIN_S = 15.0, 0.5
+
+
+class Measuring(Protocol):
+    """What is measured within an engine's life, as its journal knows it: see Capture."""
+
+    @property
+    def work(self) -> Work: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    def starts(self) -> list[dict[str, Any]]: ...
+
+    def add_end(self, start: int, gpus_after: Mapping[str, Any]) -> None: ...
+
+    def add_void(self, start: int, reasons: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,7 @@ class Holding:
 
 
 @contextmanager
-def engine_held(capture: Capture) -> Iterator[Holding]:
+def engine_held(capture: Measuring) -> Iterator[Holding]:
     """Hold the locks of the study's GPUs, or of this host's engines where it uses none; what dead runs left is removed first."""
     work = capture.work
     rules = work.study.protocol.gpus
@@ -82,7 +100,7 @@ class Watch:
 
 
 @contextmanager
-def watched(capture: Capture, start: int, held: Held) -> Iterator[Watch]:
+def watched(capture: Measuring, start: int, held: Held) -> Iterator[Watch]:
     """Watch one start of an engine: refuse GPUs that are not as declared, sample them each second, look again when it has ended.
 
     Raises EngcmpError before the start for a foreign process or another driver or power limit, and after the stop where a GPU was lost
@@ -113,18 +131,18 @@ def watched(capture: Capture, start: int, held: Held) -> Iterator[Watch]:
         )
 
 
-def telemetry_file(capture: Capture, start: int) -> Path:
+def telemetry_file(capture: Measuring, start: int) -> Path:
     """The journal of a start's telemetry."""
     return capture.journal.path.with_name(f"telemetry-{start}.jsonl")
 
 
-def samples_of_starts(capture: Capture) -> dict[int, list[dict[str, Any]]]:
+def samples_of_starts(capture: Measuring) -> dict[int, list[dict[str, Any]]]:
     """The telemetry of every start, by its number."""
     files = {entry["start"]: telemetry_file(capture, entry["start"]) for entry in capture.starts()}
     return {start: read_samples(file) if file.is_file() else [] for start, file in files.items()}
 
 
-def judge_killed_starts(capture: Capture) -> None:
+def judge_killed_starts(capture: Measuring) -> None:
     """Void the starts that a kill has left without an end, where their telemetry tells of a lost GPU: their windows are taken again."""
     rules = capture.work.study.protocol.gpus
     left = [one["start"] for one in capture.starts() if one["gpus_after"] == KILLED and "void" not in one]
@@ -136,7 +154,7 @@ def judge_killed_starts(capture: Capture) -> None:
                 capture.work.say(f"start {start}, whose run was killed, is void: {reason}")
 
 
-def _void(capture: Capture, start: int, rules: GpuRules | None, after_stop: Sequence[GpuFinding] = ()) -> list[str]:
+def _void(capture: Measuring, start: int, rules: GpuRules | None, after_stop: Sequence[GpuFinding] = ()) -> list[str]:
     """Why nothing that the start measured counts, which is journalled; empty where it counts."""
     if rules is None:
         return []

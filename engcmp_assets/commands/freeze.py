@@ -16,8 +16,10 @@ from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration, str
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.protocol import PROTOCOL_FILE
 from engcmp_assets.kernel.study import Study, load_study
+from engcmp_assets.kernel.throughput_tables import PLAN_FILE
 from engcmp_assets.prompt_set.prompts import prompt_document
 from engcmp_assets.sources.step import fetched_weights
+from engcmp_assets.throughput_events.plan import index_bytes
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
@@ -93,7 +95,13 @@ def _with_prompts(loaded: Study) -> Study:
     """The study with the prompt set of its texts. What is to be frozen must be readable."""
     refuse_unknown_engines(loaded.base, where=str(loaded.folder / PROTOCOL_FILE))
     prompts = loaded.folder / loaded.base.prompt_set.file
-    replace_visible(prompts, prompt_set_bytes(loaded, Store(home_folder())))
+    tokenizer = _tokenizer(loaded, Store(home_folder()))
+    replace_visible(prompts, prompt_set_bytes(loaded, tokenizer))
+    index = loaded.folder / PLAN_FILE
+    if loaded.base.throughput is None:
+        index.unlink(missing_ok=True)
+    else:
+        replace_visible(index, index_bytes(loaded.base.throughput, prompts.read_bytes(), tokenizer))
     study = _frozen_part(loaded.folder.name)
     for name in study.base.panels:
         study.panel(name)
@@ -117,7 +125,12 @@ def _write_freeze(study: Study, *, amendments: list[dict[str, Any]]) -> None:
         )
 
 
-def prompt_set_bytes(study: Study, store: Store) -> bytes:
+def _tokenizer(study: Study, store: Store) -> GgufTokenizer:
+    with open_gguf(store.path(fetched_weights(study, store, stderr_line))) as model:
+        return GgufTokenizer.from_model(model)
+
+
+def prompt_set_bytes(study: Study, tokenizer: GgufTokenizer) -> bytes:
     """The prompt set of the study's texts. Raises EngcmpError for a text that does not survive tokenizing."""
     folder = f"{study.base.prompt_set.texts}/"
     texts = {name: _text(study, name) for name in study.files if name.startswith(folder)}
@@ -125,8 +138,6 @@ def prompt_set_bytes(study: Study, store: Store) -> bytes:
         raise EngcmpError(
             "no texts to tokenize", where=str(study.folder / folder), remedy="put one .txt file a window there"
         )
-    with open_gguf(store.path(fetched_weights(study, store, stderr_line))) as model:
-        tokenizer = GgufTokenizer.from_model(model)
     tokens = {}
     for name, text in texts.items():
         ids = tokenizer.encode(text)

@@ -9,10 +9,11 @@ import click
 from engcmp_assets.engine_launch.sides import launch_side
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.launch_diff import differences_text, launch_differences
+from engcmp_assets.kernel.names import LAUNCH
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.study import load_study
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.places import home_folder
+from engcmp_resources.places import home_folder, study_names
 from engcmp_resources.store import Store
 
 
@@ -36,7 +37,7 @@ def diff(first: str, second: str, path: ScorePath | None, as_json: bool) -> None
     First what the protocol declares, then everything else that the receipts tell: each of these is a confound of a comparison.
     """
     store = Store(home_folder(), read_only=True)
-    sides = [launch_side(store, *_named(name), path=path) for name in (first, second)]
+    sides = [launch_side(store, *_named(store, name), path=path) for name in (first, second)]
     found = launch_differences(*sides)
     click.echo(
         json.dumps({"first": first, "second": second, "differences": plain(found)}, indent=1)
@@ -45,8 +46,25 @@ def diff(first: str, second: str, path: ScorePath | None, as_json: bool) -> None
     )
 
 
-def _named(text: str) -> tuple[str, ArmKey]:
+def _named(store: Store, text: str) -> tuple[str, ArmKey]:
     study, _, arm = text.partition("/")
-    if not arm:
-        raise EngcmpError(f"{text!r} names no launch", remedy="write STUDY/ARM, as smollm2-cpu/q4_0/llamacpp@b8672")
+    if not arm or study not in study_names():
+        measured = _measured(store)
+        there = f"measured here: {', '.join(measured)}" if measured else "none was measured here yet: engcmp run STUDY"
+        raise EngcmpError(
+            f"{text!r} names no launch: a name is STUDY/ARM, as smollm2-cpu/q4_0/llamacpp@b8672, and the studies are "
+            f"{', '.join(study_names())}",
+            remedy=f"name one of those {there}" if measured else there,
+        )
     return study, load_study(study).protocol.require_arm(arm)
+
+
+def _measured(store: Store) -> list[str]:
+    """The launches that were measured, as they are named."""
+    root = store.home / "heads"
+    return [
+        f"{study}/{folder.name.replace('~', '/')}"
+        for study in study_names()
+        for folder in (sorted((root / study).iterdir()) if (root / study).is_dir() else ())
+        if (folder / f"{LAUNCH}.json").is_file()
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import click
 import dagster as dg
@@ -14,9 +15,11 @@ from engcmp_assets.automation import sync_partitions
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.progress import stderr_line
+from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
-from engcmp_assets.kernel.work import output_blob
+from engcmp_assets.kernel.work import Session, output_blob
 from engcmp_assets.publication.pages import render_table
+from engcmp_assets.throughput_events.session import is_measured
 from engcmp_assets.upkeep import remeasure_config
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
@@ -55,15 +58,18 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     chosen = [study.protocol.require_arm(text) for text in arms] or list(study.protocol.arm_keys)
     definition = definitions()
     prefix = study.protocol.asset_prefix
-    config = remeasure_config(study) if remeasure else None
     answered = made = 0
     failed: dict[str, EngcmpError] = {}
     with open_instance() as instance:
         sync_partitions(instance, study)
-        for index, arm in enumerate(chosen, start=1):
-            stderr_line(f"[{arm}] arm {index} of {len(chosen)}")
+        for turn in turns(study, chosen):
+            arm = turn.arm
+            if str(arm) in failed or (turn.job == "speed" and not remeasure and is_measured(_session(study), arm)):
+                continue
+            stderr_line(f"[{arm}] {turn.words}")
+            config = turn.config(study, remeasure=remeasure)
             try:
-                counts = run_job(definition, f"{prefix}_arm", instance, partition=str(arm), config=config)
+                counts = run_job(definition, f"{prefix}_{turn.job}", instance, partition=str(arm), config=config)
             except EngcmpError as error:
                 # An engine that does not run here, say for want of an instruction set, must not keep the others from being measured.
                 failed[str(arm)] = error
@@ -80,6 +86,47 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
     click.echo(closing_text(study, Store(home_folder())))
     if failed:
         raise _failure(failed, len(chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One arm's turn: everything of it up to a repeat of its speed, or that repeat alone. `until` None: all repeats."""
+
+    arm: ArmKey
+    job: Literal["arm", "speed"]
+    until: int | None
+    words: str
+
+    def config(self, study: Study, *, remeasure: bool) -> dict[str, Any]:
+        """The run configuration of the turn's job."""
+        prefix = study.protocol.asset_prefix
+        ops = dict(remeasure_config(study)["ops"]) if remeasure else {}
+        serving = f"{prefix}__serving"
+        if self.until is not None:
+            own = dict(ops.get(serving, {"config": {}})["config"])
+            ops[serving] = {"config": own | {"until_repeat": self.until}}
+        return {"ops": {name: one for name, one in ops.items() if self.job == "arm" or name == serving}}
+
+
+def turns(study: Study, arms: Sequence[ArmKey]) -> list[Turn]:
+    """The turns of `arms`, in order. Repeats of a speed block go round the arms, each time the other way, where the protocol says abba:
+    what drifts meanwhile then falls on every arm of a pair alike.
+    """
+    plan = study.protocol.throughput
+    repeats = plan.repeats if plan else 1
+    found = []
+    for repeat in range(1, repeats + 1):
+        order = list(reversed(arms)) if plan and plan.order == "abba" and repeat % 2 == 0 else list(arms)
+        for index, arm in enumerate(order, start=1):
+            place = f"arm {index} of {len(order)}"
+            words = place if repeat == 1 else f"repeat {repeat} of the speed block, {place}"
+            until = None if repeat == repeats else repeat
+            found.append(Turn(arm, "arm" if repeat == 1 else "speed", until, words))
+    return found
+
+
+def _session(study: Study) -> Session:
+    return Session(study, Store(home_folder()), "run", stderr_line)
 
 
 def _failure(failed: Mapping[str, EngcmpError], of: int) -> EngcmpError:

@@ -29,6 +29,7 @@ from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import Panel, plain
 from engcmp_assets.kernel.review.paired_bar import PAIRED_BAR, absolute_bar, paired_bar
+from engcmp_assets.kernel.rounding import rounding_sentence
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
 from engcmp_assets.kernel.uncertainty import PANEL, Preset
 from engcmp_assets.tails.tail_statistics import TailRows, tail_statistics
@@ -112,6 +113,9 @@ def score(
     inputs = {"panel": [own_panel]} | _inputs(panel, scored.files, hashed=hash_inputs)
     files = _results(panel, asked, scored, inputs, preset=_PRESETS[preset])
     _publish(out, files)
+    for name in asked.arms:
+        if (step := scored.step_of(name)) is not None:
+            click.echo(f"{name}: {rounding_sentence(step)}.")
     for pair in asked.pairs:
         document = json.loads(files[pair.file_name])
         click.echo(f"{pair}: {document['measures'][document['declared']['primary']]['sentence']}")
@@ -246,7 +250,12 @@ def _results(
         document = arm_document(
             panel, name, keys, measures, preset=preset, inputs=own, lacking=scored.lacking[name], repeats=again
         )
-        files[f"{name}.json"] = canonical_bytes(document | {"alignment": plain(scored.alignment[name])})
+        step = scored.step_of(name)
+        document |= {
+            "alignment": plain(scored.alignment[name]),
+            "rounded": None if step is None else {"step": step, "sentence": rounding_sentence(step)},
+        }
+        files[f"{name}.json"] = canonical_bytes(document)
         if panel.reference != "none":
             files[f"tails/{name}.json"] = _tails(table, Path(rows), sha256_bytes(files[rows]))
     for number, pair in enumerate(asked.pairs, len(asked.arms)):

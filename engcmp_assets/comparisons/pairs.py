@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.differences import Comparison, compare
+from engcmp_assets.kernel.differences import EQUAL_KEPT, EQUAL_ROWS, Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
 from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_confound
 from engcmp_assets.kernel.looks import Looks
@@ -46,10 +46,23 @@ class PanelPair:
     @property
     def identical(self) -> npt.NDArray[np.bool_]:
         """Which rows are equal bit for bit in the first runs of both arms."""
+        return self._same & ~self._of_an_api
+
+    @property
+    def kept_equal(self) -> npt.NDArray[np.bool_]:
+        """Of which rows the API of both arms has returned the same, which is all that is known of them."""
+        return self._same & self._of_an_api
+
+    @property
+    def _same(self) -> npt.NDArray[np.bool_]:
         first, second = (side.keys["raw_row_sha256"] for side in (self.candidate, self.baseline))
-        raw = np.asarray([not str(digest).startswith(LIGHT_HASH) for digest in first], dtype=bool)
-        same: npt.NDArray[np.bool_] = (first == second) & raw
-        return same
+        return np.asarray(first == second, dtype=bool)
+
+    @property
+    def _of_an_api(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(
+            [str(one).startswith(LIGHT_HASH) for one in self.candidate.keys["raw_row_sha256"]], dtype=bool
+        )
 
 
 def pair_document(
@@ -171,10 +184,9 @@ def _difference(study: str, plan: ComparisonPlan, own: PanelPair, measure: str, 
     )
     figure = _head(study, plan, own, measure, population) | _numbers(result)
     if own.identical[chosen].all():
-        figure |= {
-            "verdict": BIT_IDENTICAL,
-            "sentence": "Every row of both is equal bit for bit, so every measure is equal too.",
-        }
+        figure |= dict(zip(("verdict", "sentence"), EQUAL_ROWS, strict=True))
+    elif own.kept_equal[chosen].all() and result.difference.value == 0:
+        figure |= dict(zip(("verdict", "sentence"), EQUAL_KEPT, strict=True)) | {"bound": 0.0}
     return figure
 
 

@@ -6,20 +6,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import polars as pl
+
 from engcmp_assets.comparisons.distances import Captured, distances, run_floors
 from engcmp_assets.comparisons.pairs import PanelPair, figure_record, not_comparable, pair_document, primary_figure
+from engcmp_assets.comparisons.speed import runs_of, speed_document
 from engcmp_assets.engine_launch.sides import side_of
 from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_differences
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import ALL, LAUNCH, captured_rows, scored_rows
+from engcmp_assets.kernel.names import ALL, CELLS, EVENTS, LAUNCH, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes
+from engcmp_assets.kernel.throughput.ratios import COMPARED
+from engcmp_assets.kernel.throughput_tables import Band
+from engcmp_assets.kernel.uncertainty import Preset
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.summaries.step import panel_rows
+from engcmp_assets.throughput_cells.step import CELLS_FILE
+from engcmp_assets.throughput_events.step import EVENTS_FILE, REQUESTS_FILE
 from engcmp_resources.canonical import canonical_bytes, sha256_of
 from engcmp_resources.store import Blob
 
@@ -40,6 +48,8 @@ COLUMNS = (
     Column("verdict", "str", "1", "Verdict word of the closed list"),
     Column("unit", "str", "1", "Unit of the measure"),
 )
+SPEED_VERSION = "1"
+_SPEED_USES = (Use(EVENTS, "every arm", (EVENTS_FILE, REQUESTS_FILE)), Use(CELLS, "every arm", (CELLS_FILE,)))
 _PAIR_KLS = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
 
 
@@ -69,7 +79,11 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
         "pairs": [plan.model_dump() for plan in protocol.comparisons],
         "statistics": protocol.statistics.model_dump(),
         "panels": {name: plan.model_dump(exclude={"label"}) for name, plan in protocol.panels.items()},
-    }
+    } | (
+        {"speed": SPEED_VERSION, "band": band.model_dump() if (band := _band(study)) else None}
+        if protocol.throughput
+        else {}
+    )
 
 
 def make(work: Work) -> Made:
@@ -77,7 +91,11 @@ def make(work: Work) -> Made:
     rules, contents = parameters(work.study, None), _contents(work)
     parts = [_part(work, plan, rules, contents) for plan in work.study.protocol.comparisons]
     pairs = [pair for pair, _ in parts]
-    figures = [figure | {"pair_id": pair["pair_id"]} for pair in pairs for figure in pair["figures"]]
+    figures = [
+        figure | {"pair_id": pair["pair_id"]}
+        for pair in pairs
+        for figure in (*pair["figures"], *pair.get("speed", {}).get("figures", ()))
+    ]
     compared = [pair for pair in pairs if pair["state"] == "compared"]
     why = {pair["pair_id"]: pair["reason"] for pair in pairs if pair["reason"]}
     words = f"{len(compared)} of {len(pairs)} declared pairs were compared"
@@ -125,10 +143,29 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Prod
         rows["kl_pair"] += kl.tolist()
         rows["rows_bit_identical"] += identical[0].tolist() if identical else [None] * own.candidate.rows
     table = parquet_bytes(own_columns, rows)
-    launches = _launches(work, plan, arms)
-    return pair_document(work.study.protocol, plan, panels, launches), _rows_product(
-        work, plan, table, len(rows["position"])
+    document = pair_document(work.study.protocol, plan, panels, _launches(work, plan, arms))
+    if work.study.protocol.throughput and not plan.compares_paths:
+        document["speed"] = _speed(work, plan, arms)
+    return document, _rows_product(work, plan, table, len(rows["position"]))
+
+
+def _speed(work: Work, plan: ComparisonPlan, arms: tuple[ArmKey, ArmKey]) -> dict[str, Any]:
+    """The pair's speeds: every cell that either arm has."""
+    protocol = work.study.protocol
+    sides = []
+    for arm in arms:
+        document = json.loads(work.file(CELLS, CELLS_FILE, arm).read_bytes())
+        tables = (pl.read_parquet(work.file(EVENTS, name, arm)) for name in (EVENTS_FILE, REQUESTS_FILE))
+        sides.append(runs_of(str(arm), document, *tables))
+    judged = protocol.statistics
+    preset = Preset(judged.replicates, judged.seed)
+    return speed_document(
+        protocol.study, plan, (sides[0], sides[1]), band=_band(work.study), preset=preset, level=judged.level
     )
+
+
+def _band(study: Study) -> Band | None:
+    return study.protocol.throughput.band if study.protocol.throughput else None
 
 
 def _launches(work: Work, plan: ComparisonPlan, arms: tuple[ArmKey, ArmKey]) -> list[LaunchDifference]:
@@ -172,6 +209,7 @@ def _part(
             plan.model_dump(),
             rules["statistics"],
             rules["panels"],
+            *([rules["speed"], rules["band"]] if "speed" in rules else ()),
             inputs,
             work.step.versions(),
         ]
@@ -264,11 +302,12 @@ def step(study: Study) -> Step:
             *(Use(captured_rows(name), "every arm") for name in panels),
             Use("scores", "every arm", tuple(scored_rows(name) for name in panels)),
             Use("summaries", "every arm", ()),
+            *(_SPEED_USES if study.protocol.throughput else ()),
         ),
         per_arm=False,
         parameters=parameters,
         make=make,
-        measures=tuple(sorted(measures)),
+        measures=tuple(sorted({*measures, *(COMPARED if study.protocol.throughput else ())})),
         columns=COLUMNS,
         checks={
             "every_pair_compared": "Both arms of every declared pair were measured",

@@ -12,6 +12,7 @@ from engcmp_assets.kernel.names import LAUNCH
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.work import output_blob, sound_receipt
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.refusals import last_refusal
 from engcmp_resources.store import Store
 
 _HOST = ("system", "kernel", "machine", "cpu", "cores", "memory_bytes", "gpus", "host_fingerprint", "python")
@@ -21,7 +22,9 @@ def launch_side(store: Store, study: str, arm: ArmKey, *, path: ScorePath | None
     """The current launch of an arm. Raises EngcmpError for an arm that was not measured, or not on this score path."""
     sha256 = store.head(study, arm.folder, LAUNCH)
     if sha256 is None:
-        raise EngcmpError(f"{arm} was not measured yet", remedy=f"engcmp run {study} --arm {arm}")
+        why = last_refusal(store.home, study, arm.folder)
+        said = f": its last run was refused: {why}" if why else " yet"
+        raise EngcmpError(f"{arm} was not measured{said}", remedy=f"engcmp run {study} --arm {arm}")
     receipt = sound_receipt(store, sha256)
     paths = sorted({start["path"] for start in _starts(store, receipt)})
     if path is not None and path not in paths:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from engcmp_assets.engine_launch.disturbances import START_TELEMETRY_COLUMNS, disturbances, telemetry_of_starts
 from engcmp_assets.kernel.engine_tables import ServerEngine
@@ -22,6 +22,7 @@ from engcmp_resources.engines.servers import ServerSpec
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host_image import is_host_image
 
+_EXTERNAL = "external"
 COLUMNS = (
     Column("start", "int", "1", "Number of the start, in order"),
     Column("launch", "int", "1", "Launch that the start served"),
@@ -75,9 +76,15 @@ def launch_spec(work: Work, panel: Panel) -> LaunchSpec | ServerSpec:
 
 def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[str, str]:
     """What runs, by role: an image by its digest, a launcher by its commit, a file by its SHA-256."""
-    if study.protocol.engine_of(arm).kind == "external":
+    if study.protocol.engine_of(arm).kind == _EXTERNAL:
         return {}  # what a server that already runs serves is its own word, which is in the facts
-    found = {"model": hashes[checkpoint_output(arm)]}
+    files = {role: hashes[name] for role in study.protocol.roles_of(arm) if (name := engine_file(role)) in hashes}
+    return {"model": hashes[checkpoint_output(arm)]} | files | pinned_identities(study, arm)
+
+
+def pinned_identities(study: Study, arm: ArmKey) -> dict[str, str]:
+    """The part of it that the protocol alone says, before anything is fetched: images and launchers."""
+    found: dict[str, str] = {}
     for role, source in study.protocol.roles_of(arm).items():
         entry = study.protocol.sources[source]
         if isinstance(entry, ImageSource):
@@ -85,8 +92,6 @@ def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[st
             found[role] = entry.digest if is_host_image(entry.digest) else f"{entry.image}@{entry.digest}"
         elif isinstance(entry, RepositorySource):
             found["commit" if role == "launcher" else role] = entry.commit
-        else:
-            found[role] = hashes[engine_file(role)]
     return found
 
 
@@ -99,15 +104,26 @@ def files_of(study: Study, arm: ArmKey) -> tuple[str, ...]:
     return (*(engine_file(role) for role in roles), checkpoint_output(arm))
 
 
+class Asked(Protocol):
+    """What is asked of a launch."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON types, for hashing."""
+
+
 def launch_made(
-    spec: LaunchSpec | ServerSpec,
+    spec: Asked,
     starts: Sequence[Mapping[str, Any]],
     probed_windows: int,
     *,
     telemetry: Mapping[int, Sequence[Mapping[str, Any]]],
     rules: GpuRules | None,
+    columns: tuple[Column, ...] = COLUMNS,
 ) -> Made:
-    """The launch artifact of all its starts (each: start, launch, facts, what was seen of the GPUs) and their telemetry by start."""
+    """The launch artifact of all its starts (each: start, launch, facts, what was seen of the GPUs) and their telemetry by start.
+
+    `columns` are those of its table: of the start itself (start, launch, path), or of its facts.
+    """
     disturbed = disturbances(starts, telemetry, rules)
     seen = telemetry_of_starts(telemetry)
     table = {
@@ -115,7 +131,7 @@ def launch_made(
             start[column.name] if column.name in ("start", "launch", "path") else start["facts"].get(column.name)
             for start in starts
         ]
-        for column in COLUMNS
+        for column in columns
     }
     # A process reads the texts through its C API, which the prefill path has; a server says for itself.
     probed = any(start["facts"].get("tokenizer_probed", start["path"] == "prefill") for start in starts)
@@ -134,7 +150,7 @@ def launch_made(
                 "telemetry.parquet", "parquet", parquet_bytes(START_TELEMETRY_COLUMNS, seen), rows=len(seen["start"]),
                 columns=START_TELEMETRY_COLUMNS,
             ),
-            Product("starts.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=len(starts), columns=COLUMNS),
+            Product("starts.parquet", "parquet", parquet_bytes(columns, table), rows=len(starts), columns=columns),
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[

@@ -22,11 +22,11 @@ from engcmp_assets.file_scores.figures import (
     runs_of,
     shared_measures,
 )
-from engcmp_assets.file_scores.measuring import REST_IS_FLOOR
+from engcmp_assets.file_scores.measuring import KEPT_EQUAL, REST_IS_FLOOR
 from engcmp_assets.file_scores.request import PairOf, Side
 from engcmp_assets.file_scores.reviewing import Chunks, Repeats, review_of_arm, review_of_pair
 from engcmp_assets.kernel.derived_figures import ratio_of_means, relative_difference
-from engcmp_assets.kernel.differences import Comparison, compare
+from engcmp_assets.kernel.differences import EQUAL_KEPT, EQUAL_ROWS, Comparison, compare
 from engcmp_assets.kernel.floors import Floor, floor, floor_document
 from engcmp_assets.kernel.looks import different_populations
 from engcmp_assets.kernel.measures import DISTANCES, MEASURES
@@ -39,6 +39,7 @@ ARM_SCHEMA, PAIR_SCHEMA = "engcmp.score.arm/1", "engcmp.score.pair/1"
 Reasons = Mapping[str, Missing]
 _CONFIDENT = {"top1_confident50": 0.5, "top1_confident90": 0.9}
 _SURE = 0.9
+_EQUAL = {"rows_bit_identical": EQUAL_ROWS, KEPT_EQUAL: EQUAL_KEPT}
 _OF_TOP_20 = ("kl_top20", "kl_pb20", "kl_pair20")
 
 
@@ -135,6 +136,7 @@ def pair_document(
         *(("block", name, chosen) for name, chosen in keys.named("block")),
         *(("bucket", name, chosen) for name, chosen in keys.named("bucket")),
     ]
+    known = distances.get((pair.a.arms[0], pair.b.arms[0]), {})
     family = len(shared) * different_populations([chosen for *_, chosen in populations])
 
     def floor_of(side: Side, name: str, chosen: Bools, clusters: list[str]) -> Floor:
@@ -147,7 +149,10 @@ def pair_document(
             b, a, clusters, preset=preset, primary=primary, family=family, level=LEVEL, measure=name,
             floors=(floor_of(pair.b, name, chosen, clusters), floor_of(pair.a, name, chosen, clusters)),
         )  # fmt: skip
-        return _look(pair, result, repeats)
+        found = _look(pair, result, repeats)
+        if np.ptp(np.concatenate([a.values, b.values]), axis=0).any():
+            return found
+        return found | _if_equal(known, chosen)
 
     by: dict[str, dict[str, Any]] = {"block": {}, "bucket": {}}
     whole: dict[str, Any] = {}
@@ -261,6 +266,14 @@ def _look(pair: PairOf, result: Comparison, repeats: Mapping[str, Sequence[str]]
             for one in result.against_each_run
         ],
     }
+
+
+def _if_equal(known: Measures, chosen: Bools) -> dict[str, Any]:
+    """The verdict of a measure that reads the same on both sides because their rows are equal; none where these differ or are not known."""
+    for name, (word, sentence) in _EQUAL.items():
+        if name in known and known[name][chosen].all():
+            return {"verdict": word, "sentence": sentence, "bound": 0.0}
+    return {}
 
 
 def _apart(

@@ -40,6 +40,8 @@ Pair = tuple[str, str]
 REFERENCE = "reference"  # its name among the sides; no arm may have it
 REST_IS_FLOOR = "rest_is_floor"
 """Beside a KL over an engine's top 20: 1 where these sum to 1 or more, so that the rest is the smallest positive float32."""
+KEPT_EQUAL = "kept_equal"
+"""Of two arms of light rows: 1 where all that both keep of a row has the same bits. Of the rest of the row nothing is known."""
 WITHOUT_REFERENCE = ("nll", "entropy", "agree_text")
 _TOP_PROBABILITY = "reference_top_probability"
 _WHOLE = {
@@ -164,6 +166,8 @@ def _apart(
     if light:
         kl, is_floor = pair_kl20(light[a], light[b], where=where)
         truncated = {"kl_pair20": kl, REST_IS_FLOOR: is_floor.astype(np.float64)}
+    if a in part.light and b in part.light:
+        truncated[KEPT_EQUAL] = _equal_light(light[a], light[b])
     if a in part.light or b in part.light:
         return truncated, {name: NOT_OF_LIGHT_ROWS[name] for name in _PAIRS[reference]}
     one, other = part.full[a], part.full[b]
@@ -181,6 +185,17 @@ def _stored(part: Part) -> TopKRows:
     if part.top_k is None:
         raise EngcmpError("a top-K panel needs a reference", remedy="give --reference")
     return part.top_k
+
+
+def _equal_light(a: LightRows, b: LightRows) -> Float64:
+    """1 where all that both keep of a row has the same bits, else 0."""
+    columns = (
+        (a.top_ids, b.top_ids),
+        (a.top_log_probs, b.top_log_probs),
+        (a.next_token_log_prob, b.next_token_log_prob),
+    )
+    same = [(one.view(np.int64) == other.view(np.int64)).reshape(a.rows, -1).all(axis=1) for one, other in columns]
+    return np.asarray(np.stack(same).all(axis=0), dtype=np.float64)
 
 
 def _equal_rows(a: Array, b: Array) -> Float64:

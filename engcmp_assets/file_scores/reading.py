@@ -16,6 +16,7 @@ from engcmp_assets.file_scores.measuring import REFERENCE, Measured, Pair, Part,
 from engcmp_assets.kernel.light_measures import LightRows, light_rows
 from engcmp_assets.kernel.panel_files import check_ids, check_roles, check_width, refuse_bad_rows, rows_of
 from engcmp_assets.kernel.records import Missing, Panel, Window
+from engcmp_assets.kernel.rounding import rounded_to
 from engcmp_assets.kernel.topk_measures import TopKRows
 from engcmp_assets.scores.alignment import Alignment, check_alignment
 from engcmp_resources.errors import EngcmpError
@@ -39,6 +40,7 @@ class Scored:
 
     Rows are in the order of the panel: window by window, position by position. `lacking` are the measures that an arm of light rows, and
     `not_of_pair` those that a pair cannot give, each with its reason. `files` are the files read, with their sizes;
+    `rounded` by arm and window the decimal step that light rows were rounded to, None where they were not;
     `chunks` the lengths of the prefill chunks by arm and window, where the capture recorded them.
     """
 
@@ -49,6 +51,12 @@ class Scored:
     alignment: dict[str, Alignment] = field(default_factory=dict)
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     chunks: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    rounded: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+    def step_of(self, arm: str) -> float | None:
+        """The finest decimal step that all light rows of an arm were rounded to; None where not all were, and for full rows."""
+        steps = [step for step in self.rounded.get(arm, {}).values() if step is not None]
+        return min(steps) if steps and len(steps) == len(self.rounded[arm]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,8 @@ def _windows(
             path = folder.files.get(window.window_id)
             own = shared[path].window(window.window_id) if path in shared else read_light(folder, window.window_id)
             lights[name] = own
+            logarithms = np.append(own.top_log_probs, own.next_token_log_prob)
+            scored.rounded.setdefault(name, {})[window.window_id] = rounded_to(logarithms)
             places[name] = rows_of(own, window, arm=name, next_token_ids=own.next_token_ids)
             check_ids(own, own.top_ids[places[name]], window.positions, panel.vocab, arm=name)
             scored.files.setdefault(name, {})[str(own.path)] = own.bytes_on_disk
@@ -256,7 +266,7 @@ def _of_first_bad_row(turn: _Turn, error: EngcmpError, score: Callable[[_Turn], 
             return EngcmpError(
                 f"window {turn.window.window_id}, the row at position {position}: {what}",
                 where=own.where,
-                remedy=own.remedy,
+                remedy=error.remedy,
             )
     return error
 

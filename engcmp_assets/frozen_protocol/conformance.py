@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.frozen_protocol.speed_conformance import speed_values
 from engcmp_assets.kernel.differences import compare
 from engcmp_assets.kernel.floors import RunValues
 from engcmp_assets.kernel.light_measures import light_of, pair_kl20, score_light
@@ -20,6 +21,7 @@ from engcmp_assets.kernel.measures import ADDED, MEASURES, ROW_MEASURES
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.records import Missing, Role, Window
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows
+from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
 from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_assets.kernel.uncertainty import PANEL, population_mean, wilson
 from engcmp_assets.scores.alignment import check_alignment
@@ -33,6 +35,8 @@ DRIVERS = {"reference": 1, "llamacpp-prefill": 1, "llamacpp-decode": 1}
 SERVER_DRIVERS = {
     "docker": 1, "llama-server": 1, "vllm": 1, "sglang": 1, "external": 1, "cuteafd": 1, "vllm-fork": 1,
 }  # fmt: skip
+# Of the client that measures speeds, in studies that do.
+LOAD_DRIVERS = {"load-client": 1}
 CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
 
 
@@ -40,7 +44,7 @@ def current_versions() -> dict[str, dict[str, Any]]:
     """All that this code has, by id and version: what a freeze is held against."""
     return {
         "measures": {name: measure.version for name, measure in sorted(MEASURES.items())},
-        "drivers": DRIVERS | SERVER_DRIVERS,
+        "drivers": DRIVERS | SERVER_DRIVERS | LOAD_DRIVERS,
         "checkers": dict(CHECKERS),
     }
 
@@ -53,6 +57,7 @@ def frozen_versions(protocol: Protocol) -> dict[str, dict[str, Any]]:
     """
     kinds = {engine.kind for engine in protocol.engines.values()}
     left_out = (ADDED - _declared(protocol)) | (set(SERVER_DRIVERS) - kinds)
+    left_out |= set() if protocol.throughput else set(LOAD_DRIVERS)
     return {
         table: {name: version for name, version in entries.items() if name not in left_out}
         for table, entries in current_versions().items()
@@ -62,11 +67,13 @@ def frozen_versions(protocol: Protocol) -> dict[str, dict[str, Any]]:
 def frozen_values(protocol: Protocol) -> dict[str, float]:
     """The values on the conformance vector that a freeze of this protocol keeps."""
     left_out = {f"mean {name}" for name in ADDED - _declared(protocol)}
+    left_out |= set() if protocol.throughput else set(speed_values())
     return {name: value for name, value in conformance_values().items() if name not in left_out}
 
 
 def _declared(protocol: Protocol) -> set[str]:
-    return {name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures)}
+    rows = {name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures)}
+    return rows | set(SPEED_IDS if protocol.throughput else ())
 
 
 @functools.cache
@@ -80,6 +87,7 @@ def conformance_values() -> Mapping[str, float]:
     values |= _topk(reference, engine, tokens)
     values |= _light(reference, engine, tokens)
     values |= _judgements(scores.kl_full, scores.nll, clusters)
+    values |= speed_values()
     roles: tuple[Role, ...] = tuple("context" for _ in range(_ROWS))
     windows = Window("w", tuple(tokens), tuple(range(_ROWS)), roles, "c", "b", "k")
     for test in check_alignment([(windows, scores.engine_top_id)]).tests:

@@ -174,13 +174,11 @@ def refuse_bad_values(logits: Rows, tokens: Int64, where: str) -> None:
     refuse(faults, len(logits), where)
 
 
-def refuse(faults: list[BadRow], rows: int, where: str) -> None:
+def refuse(faults: list[BadRow], rows: int, where: str, remedy: str = "recapture this window") -> None:
     """Raise for any fault, with the first reason of each of the first rows."""
     if not faults:
         return
     first = {one.index: one.reason for one in reversed(faults)}
     shown = "; ".join(f"row {index}: {first[index]}" for index in sorted(first)[:_SHOWN_ROWS])
     more = "" if len(first) <= _SHOWN_ROWS else f"; and {len(first) - _SHOWN_ROWS} more"
-    raise EngcmpError(
-        f"{len(first)} of {rows} rows cannot be scored: {shown}{more}", where=where, remedy="recapture this window"
-    )
+    raise EngcmpError(f"{len(first)} of {rows} rows cannot be scored: {shown}{more}", where=where, remedy=remedy)

@@ -27,6 +27,14 @@ from engcmp_resources.errors import EngcmpError
 Float64 = npt.NDArray[np.float64]
 Word = Literal["resolved", "baseline-dependent", "not resolved"]
 
+EQUAL_ROWS = ("bit-identical", "Every row of both is equal bit for bit, so every measure is equal too.")
+"""Word and sentence where two arms have the same rows: nothing is left to test."""
+EQUAL_KEPT = (
+    "descriptive",
+    "Nothing is left to test: of every row both keep the same 20 most probable tokens and the same token that follows, with the same "
+    "log-probabilities, so every measure of these is equal too. Whether the rows are equal bit for bit, rows of an API cannot tell.",
+)
+"""The same where only what an API returned of each row is known to be equal."""
 _SIGN_FLIP_P = 0.05
 _TWO = 2  # clusters that leaving one out needs
 # What two ways of computing one value in float64 may differ by: as measured, at most 1.3e-14 at 3 nats.

@@ -42,10 +42,12 @@ from engcmp_assets.kernel.buckets import (
 )
 from engcmp_assets.kernel.fast_rows import RowSums, widened
 from engcmp_assets.kernel.records import Missing
+from engcmp_assets.kernel.rounding import rounded_to, rounding_sentence
 from engcmp_assets.kernel.row_measures import BadRow, contained_in_top3
 from engcmp_assets.kernel.topk_measures import ReducedRows, TopKRows, kl_pb20, topk_agreement
 from engcmp_resources.errors import EngcmpError
 
+_ROUNDED = "capture this window with all digits: {}"
 _SAME_TOKEN = 1e-3  # nats by which an API may differ with itself about one token
 _WHOLE_ROW = Missing("a light capture keeps the top 20 and the actual token of a row: the whole row is needed")
 _NO_HASH = Missing("a light capture keeps no raw rows, so none can be equal bit for bit")
@@ -138,7 +140,9 @@ def light_rows(
         (rising[:, 0] < 0) | (rising[:, -1] >= vocab), f"it lists an id outside the vocabulary of {vocab} ids"
     )
     faults += flagged((rising[:, 1:] == rising[:, :-1]).any(axis=1), "it lists an id twice")
-    refuse(faults + _faults(found, tokens.astype(np.int64)), count, where)
+    faults += _faults(found, tokens.astype(np.int64))
+    step = rounded_to(log_probs) if faults else None
+    refuse(faults, count, where, "recapture this window" if step is None else _ROUNDED.format(rounding_sentence(step)))
     return found
 
 
@@ -291,10 +295,11 @@ def _log_probs_of(raw: Rows, tokens: Int64, sums: RowSums) -> Float64:
 
 def _faults(rows: LightRows, tokens: Int64) -> list[BadRow]:
     """What rows of an API may not be: each list, and the actual token beside it."""
-    none = "it has a value that is no log-probability"
+    values = np.column_stack([rows.top_log_probs, rows.next_token_log_prob])
+    lost, above = (np.asarray(bad.any(axis=1), dtype=np.bool_) for bad in (np.isnan(values), values > SUM_ERROR))
+    faults = flagged(lost, "it has NaN for a log-probability") + flagged(above, "it has a log-probability above 0")
     with np.errstate(over="ignore"):
         sums = np.exp(rows.top_log_probs).sum(axis=1)
-    faults = flagged(~(rows.top_log_probs <= SUM_ERROR).all(axis=1) | ~(rows.next_token_log_prob <= SUM_ERROR), none)
     faults += flagged(sums > 1 + SUM_ERROR, f"the engine's top {rows.top_ids.shape[1]} sum to more than 1")
     faults += _infinite_nll(rows.next_token_log_prob)
     same = rows.top_ids == tokens[:, None]

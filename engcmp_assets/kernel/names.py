@@ -5,13 +5,18 @@ from __future__ import annotations
 from engcmp_assets.kernel.records import ArmKey
 
 LAUNCH = "engine_launch/scoring"
+SERVING = "engine_launch/serving"
+EVENTS = "throughput_events"
+CELLS = "throughput_cells"
 ENGINE_VERSIONS = "engine_versions"
 
 PROMPTS = "prompts.json"
+LOAD_PLAN = "throughput.json"
 WEIGHTS = "weights.gguf"
 LIBRARY = "engine-library"
 ALL = "all"
 BLOCK = "block:"
+SPEED = "throughput"  # stands in the id of a speed in place of a panel
 LIGHT_HASH = "light:"  # begins the hash of what an API returned of a row, which is no hash of a raw row
 
 

@@ -25,7 +25,8 @@ from engcmp_assets.kernel.measures import (
 from engcmp_assets.kernel.records import ArmKey, Role
 from engcmp_assets.kernel.release_rules import ReleaseRule, rule_fault
 from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSource
-from engcmp_resources.errors import EngcmpError
+from engcmp_assets.kernel.throughput_tables import ThroughputPlan, plan_faults
+from engcmp_resources.errors import EngcmpError, first_fault
 
 PROTOCOL_FILE = "protocol.toml"
 _EXTERNAL = "external"  # the kind of engine that runs already
@@ -199,6 +200,7 @@ class Protocol(Strict):
     capture: Capture
     statistics: Statistics
     comparisons: list[ComparisonPlan]
+    throughput: ThroughputPlan | None = None
     releases: dict[Name, ReleaseRule] = Field(default_factory=dict)
     drift: DriftPlan | None = None
     gpus: GpuRules | None = None
@@ -290,9 +292,9 @@ def parse_protocol(data: bytes, *, where: str) -> Protocol:
 
 def field_error(what: str, error: ValidationError, where: str, remedy: str) -> EngcmpError:
     """An error that names the first field at fault by its path."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("kind:")) or "(the whole)"
-    return EngcmpError(f"{what} {field}: {first['msg']}", where=where, remedy=remedy)
+    place, words = first_fault(error.errors())
+    field = ".".join(str(part) for part in place if not str(part).startswith("kind:")) or "(the whole)"
+    return EngcmpError(f"{what} {field}: {words}", where=where, remedy=remedy)
 
 
 def entry_of(table: Mapping[str, _Item], key: str, what: str, study: str) -> _Item:
@@ -354,6 +356,10 @@ def check_references(protocol: Protocol, where: str) -> None:
         _check_rule(protocol, name, rule, where, need)
     for index, text in enumerate(protocol.drift.arms if protocol.drift else ()):
         need(arms, text, f"drift.arms.{index}")
+    for field, what, remedy in (
+        plan_faults(protocol.throughput, protocol.engines.items()) if protocol.throughput else ()
+    ):
+        raise EngcmpError(f"protocol field {field} {what}", where=where, remedy=remedy)
     once([entry.arm for entry in protocol.arms], "arms")
     once([pair.pair_id for pair in protocol.comparisons], "comparisons")
     _check_panels(protocol, where, need, once)

@@ -32,11 +32,15 @@ class WheelSource(Strict):
 
 
 class RepositorySource(Strict):
-    """A git repository at a tag, pinned by the commit that the tag named when it was found."""
+    """A git repository at a tag, pinned by the commit that the tag named when it was found.
+
+    `tree_sha256` pins its files too: the SHA-256 of the archive that is made of them, which `sources` states of every repository.
+    """
 
     repository: str
     tag: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    tree_sha256: Sha256 | None = None
     license: str
 
 

@@ -20,8 +20,10 @@ from engcmp_assets.kernel.records import ArmKey, Check, Figure, plain
 from engcmp_assets.kernel.study import Study
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host import code_identity, environment
+from engcmp_resources.locks import host_lock
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
 
+_LONGEST_WAIT_S = 12 * 3600.0
 Scope = Literal["arm", "study", "every arm"]
 _SAME = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
 
@@ -199,7 +201,9 @@ def materialize(session: Session, step: Step, arm: ArmKey | None, *, remeasure: 
     if answered is not None:
         return answered
     started_at = _now()
-    made = step.make(work)
+    # A measurement of speed has the machine for itself meanwhile.
+    with host_lock(alone=False, who=work.label, waiting=work.say, timeout_s=_LONGEST_WAIT_S):
+        made = step.make(work)
     return record(work, made, started_at=started_at)
 
 

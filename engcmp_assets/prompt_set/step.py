@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import PROMPTS, WEIGHTS
+from engcmp_assets.kernel.names import LOAD_PLAN, PROMPTS, WEIGHTS
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Window
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
+from engcmp_assets.kernel.throughput_tables import PLAN_FILE
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.prompt_set.prompts import panel_document
+from engcmp_assets.throughput_events.plan import index_bytes, parse_index
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
@@ -35,7 +37,11 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     prompts = study.protocol.prompt_set
     texts = {name: sha256_bytes(data) for name, data in study.files.items() if name.startswith(f"{prompts.texts}/")}
     panels = {name: [plan.reference, plan.windows] for name, plan in study.protocol.panels.items()}
-    return {"prompt_set": sha256_bytes(study.files.get(prompts.file, b"")), "texts": texts, "panels": panels}
+    found = {"prompt_set": sha256_bytes(study.files.get(prompts.file, b"")), "texts": texts, "panels": panels}
+    if study.protocol.throughput is None:
+        return found
+    plan = study.protocol.throughput.model_dump(mode="json")
+    return found | {"throughput": plan, "throughput_plan": sha256_bytes(study.files.get(PLAN_FILE, b""))}
 
 
 def make(work: Work) -> Made:
@@ -44,7 +50,10 @@ def make(work: Work) -> Made:
     panels = {name: study.panel(name) for name in study.protocol.panels}
     widest = passes(list(panels.values()))
     windows = {window.window_id: window for panel in panels.values() for window in panel.windows}
-    _refuse_other_ids(work, list(windows.values()))
+    with open_gguf(work.file("sources", WEIGHTS)) as model:
+        tokenizer = GgufTokenizer.from_model(model)
+    _refuse_other_ids(work, list(windows.values()), tokenizer)
+    load = _load_plan(work, tokenizer)
     table: dict[str, list[Any]] = {
         "window_id": list(windows),
         "block": [window.block for window in windows.values()],
@@ -64,6 +73,7 @@ def make(work: Work) -> Made:
         products=[
             Product(PROMPTS, "json", study.files[study.protocol.prompt_set.file], rows=count),
             *documents,
+            *load,
             Product("windows.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=count, columns=COLUMNS),
             Product("plot.png", "png", plot, role="view"),
         ],
@@ -83,10 +93,27 @@ def make(work: Work) -> Made:
     )
 
 
-def _refuse_other_ids(work: Work, windows: Sequence[Window]) -> None:
-    weights = work.file("sources", WEIGHTS)
-    with open_gguf(weights) as model:
-        tokenizer = GgufTokenizer.from_model(model)
+def _load_plan(work: Work, tokenizer: GgufTokenizer) -> list[Product]:
+    """The frozen index of the speed block's prompts, where the study has one. Raises EngcmpError where its table gives another one."""
+    study = work.study
+    if study.protocol.throughput is None:
+        return []
+    frozen = study.files.get(PLAN_FILE)
+    if frozen is None:
+        raise EngcmpError(
+            f"{PLAN_FILE} is missing", where=str(study.folder), remedy=f"`engcmp freeze {study.protocol.study}`"
+        )
+    fresh = index_bytes(study.protocol.throughput, study.files[study.protocol.prompt_set.file], tokenizer)
+    index = parse_index(frozen, where=str(study.folder / PLAN_FILE))
+    if fresh != frozen:
+        raise EngcmpError(
+            f"the frozen {PLAN_FILE} is not what the table [throughput] and the prompt set give", where=str(study.folder / PLAN_FILE),
+            remedy="restore it, or freeze the study anew",
+        )  # fmt: skip
+    return [Product(LOAD_PLAN, "json", frozen, rows=index.requests)]
+
+
+def _refuse_other_ids(work: Work, windows: Sequence[Window], tokenizer: GgufTokenizer) -> None:
     folder = work.study.protocol.prompt_set.texts
     for window in windows:
         name = f"{folder}/{window.window_id}.txt"

@@ -11,6 +11,7 @@ from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing
 from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.throughput.ratios import COMPARED
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.publication.pages import SCHEMA, render_pages, render_plot
 from engcmp_resources.canonical import canonical_bytes
@@ -63,8 +64,9 @@ def summary_document(work: Work) -> dict[str, Any]:
     pairs = json.loads(work.file("comparisons", "comparisons.json").read_bytes())["pairs"]
     panel, plan = next(iter(protocol.panels.items()))
     primary = (plan.primary or plan.measures)[0]
-    named = (name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures))
-    terms = [MEASURES[name] for name in dict.fromkeys(named)]
+    named = [name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures)]
+    speeds = (*COMPARED, "decode_first1_tok_s") if protocol.throughput else ()
+    terms = [MEASURES[name] for name in dict.fromkeys([*named, *speeds])]
     return {
         "schema": SCHEMA,
         "study": protocol.study,

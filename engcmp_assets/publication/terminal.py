@@ -33,6 +33,7 @@ from engcmp_assets.publication.formats import (
     reason,
 )
 from engcmp_assets.publication.notes import floors_are_zero, floors_not_measured
+from engcmp_assets.publication.speed import HEADLINES, bands, verdict_rows
 from engcmp_assets.publication.view import find_figure, measures_of, panels_of, terms_of
 
 TERMINAL_COLUMNS = 100
@@ -51,10 +52,19 @@ def terminal_table(summary: Mapping[str, Any]) -> str:
     parts.append([line for arm in summary["arms"] if arm["state"] != "measured" for line in _absent(arm)])
     parts += _apart(summary)
     parts += _closer(summary)
+    parts += _speeds(summary)
     parts.append([line for pair in summary["comparisons"] if not pair["figures"] for line in _uncompared(pair)])
     marked = [line for place, note in enumerate(notes, 1) for line in _wrap(f"({place}) {note}")]
     parts.append([*marked, *(line for text in _legend(summary) for line in _wrap(text))])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _speeds(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Each pair's speeds in counts of cells, and what the noise band is worth."""
+    rows = verdict_rows(summary)
+    if rows:
+        yield [*_table([["Speed, cells by verdict", *HEADLINES], *([name, *words] for name, words in rows)]), "",
+               *_wrap(f"Speed: {bands(summary)}")]  # fmt: skip
 
 
 def _arms(summary: Mapping[str, Any], notes: list[str]) -> list[str]:

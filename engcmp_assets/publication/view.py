@@ -42,6 +42,7 @@ from engcmp_assets.publication.formats import (
     value_parts,
 )
 from engcmp_assets.publication.notes import notes
+from engcmp_assets.publication.speed import speed_figures, speed_view
 
 _BYTES_PER_MB = 1_000_000
 _NO_FLOOR = {"missing": "no floor was recorded"}
@@ -59,6 +60,7 @@ def page_view(summary: Mapping[str, Any]) -> dict[str, Any]:
         "arms": [_arm_view(arm) for arm in summary["arms"]],
         "comparisons": [_pair_view(pair, summary, anchors) for pair in summary["comparisons"]],
         "apart": _apart(summary["comparisons"], terms, anchors),
+        "speed": speed_view(summary, anchors),
         "notes": notes(summary),
         "owners": owners,
         "chart": chart_view(summary["plot"]),
@@ -407,8 +409,8 @@ def _said(value: Any) -> str:
 
 def _owners(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Arms and pairs with their figures, each with the place on the page that holds its id."""
-    owners: list[tuple[str, Sequence[Figure]]] = [(arm["arm"], arm["figures"]) for arm in summary["arms"]]
-    owners += [(pair["label"], pair["figures"]) for pair in summary["comparisons"]]
+    named = [(arm["arm"], arm) for arm in summary["arms"]] + [(pair["label"], pair) for pair in summary["comparisons"]]
+    owners: list[tuple[str, Sequence[Figure]]] = [(name, [*own["figures"], *speed_figures(own)]) for name, own in named]
     taken = 0
     for owner, figures in owners:
         if figures:

@@ -113,12 +113,19 @@ def _engine_files(study: Study, arm: ArmKey) -> dict[str, str]:
 
 
 def _cloned(work: Work, source: str, entry: RepositorySource) -> Blob:
-    """A repository at its pinned commit, as an archive: the same bytes on every machine."""
+    """A repository at its pinned commit, as an archive: the same bytes on every machine. Raises EngcmpError for other files than pinned."""
     work.say(f"fetching {source}: {entry.tag}")
     folder = work.store.temporary()
     folder.mkdir()
     try:
-        return work.store.put_file(fetch_launcher(entry.repository, entry.commit, folder), "tar")
+        tar = fetch_launcher(entry.repository, entry.commit, folder)
+        found = sha256_file(tar)
+        if entry.tree_sha256 not in (None, found):
+            raise EngcmpError(
+                f"source {source}: the files of commit {entry.commit[:12]} make {found}, the protocol pins {entry.tree_sha256}",
+                where=entry.repository, remedy="a commit cannot change its files: correct the pin, or distrust the repository",
+            )  # fmt: skip
+        return work.store.put_file(tar, "tar")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.looks import Looks, declared_looks
-from engcmp_assets.kernel.names import ALL, checkpoint_output, scored_rows
+from engcmp_assets.kernel.names import ALL, CELLS, checkpoint_output, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing, plain
@@ -16,6 +17,9 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blob
 from engcmp_assets.summaries.figures import arm_figures
+from engcmp_assets.summaries.speed import speed_cells
+from engcmp_assets.throughput_cells.documents import arm_speeds
+from engcmp_assets.throughput_cells.step import CELLS_FILE
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 
@@ -107,7 +111,13 @@ def arm_document(work: Work, arm: ArmKey, figures: Sequence[Figure]) -> dict[str
         "rows": panel.rows, "windows": len(panel.windows), "score_path": path,
         "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
         "figures": plain(list(figures)),
+        **({"speed": _speed(work, arm)} if protocol.throughput else {}),
     }  # fmt: skip
+
+
+def _speed(work: Work, arm: ArmKey) -> list[dict[str, Any]]:
+    document = json.loads(work.file(CELLS, CELLS_FILE, arm).read_bytes())
+    return speed_cells(document, arm_speeds(work.study.protocol.study, arm, document))
 
 
 def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
@@ -163,6 +173,7 @@ def step(study: Study) -> Step:
             Use("sources", "arm", lambda arm: (checkpoint_output(arm),)),
             Use("scores", "arm", tuple(scored_rows(name) for name in study.protocol.panels)),
             Use("tails", "arm", ()),
+            *([Use(CELLS, "arm", (CELLS_FILE,))] if study.protocol.throughput else []),
         ),
         per_arm=True,
         parameters=parameters,

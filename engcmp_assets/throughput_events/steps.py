@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from engcmp_assets.kernel.progress import Progress, Say
 from engcmp_assets.kernel.records import plain
-from engcmp_assets.kernel.throughput.cells import cell_figures
+from engcmp_assets.kernel.throughput.cell_documents import cell_document
 from engcmp_assets.kernel.throughput.event_tables import (
     EVENTS_SCHEMA,
     REQUESTS_SCHEMA,
+    events_bytes,
+    events_of,
     joined_bytes,
+    requests_table,
     table_bytes,
-    tables_of,
 )
 from engcmp_assets.kernel.throughput.plans import (
     Plan,
@@ -36,6 +36,7 @@ from engcmp_assets.kernel.throughput.plans import (
     warm_up_requests,
 )
 from engcmp_assets.kernel.throughput.requests import request_records
+from engcmp_assets.kernel.throughput.stream_arrays import request_columns
 from engcmp_resources.canonical import canonical_bytes, parse_json
 from engcmp_resources.disk import disk_errors, make_folder, replace_visible, sync_folder
 from engcmp_resources.errors import EngcmpError
@@ -113,35 +114,33 @@ def _measure(
     calibrated: bool,
     say: Say,
 ) -> None:
-    with contextlib.closing(Control(target.address, target.key)) as control:
-        wishes, told = _wishes(plan, target, control, missing)
-        state = control.settled(_IDLE_WAIT_S)
-        if state.busy:
-            raise EngcmpError(
-                f"the engine is not idle: {state.busy} requests run or wait", where=str(target.address),
-                remedy="let nothing else use the server while it is measured",
-            )  # fmt: skip
-        width = max(cell.concurrency for _, cell in missing)
-        calibration = _kept_up(width, target, say) if target.strict else calibrate(width) if calibrated else None
-        if calibration is not None and not calibration.passed:
-            say(f"calibration: this client may be the limit: {'; '.join(calibration.reasons)}")
-        session = _Session(plan, target, control, wishes, len(run["sessions"]), calibration, say)
-        found = {"missing": "it was left out"} if calibration is None else calibration.as_json()
-        run["sessions"].append(
-            {"began_utc": datetime.now(UTC).isoformat(timespec="seconds"), "calibration": found}
-            | told
-            | dict(target.note)
-        )
-        replace_visible(out / "run.json", canonical_bytes(run))
-        _rehearse(plan)
-        last = None
-        for number, cell in missing:
-            warm = _warmed(session, cell, out) if cell.warmup is not None or cell.concurrency != last else None
-            last = cell.concurrency
-            target.unchanged()
-            kept = _measured(session, cell, f"cell {number + 1} of {len(plan.cells)}", warm, out)
-            target.unchanged()
-            _keep(out, number, *kept)
+    control = Control(target.address, target.key)
+    wishes, told = _wishes(plan, target, control, missing)
+    state = control.settled(_IDLE_WAIT_S)
+    if state.busy:
+        raise EngcmpError(
+            f"the engine is not idle: {state.busy} requests run or wait", where=str(target.address),
+            remedy="let nothing else use the server while it is measured",
+        )  # fmt: skip
+    width = max(cell.concurrency for _, cell in missing)
+    calibration = _kept_up(width, target, say) if target.strict else calibrate(width) if calibrated else None
+    if calibration is not None and not calibration.passed:
+        say(f"calibration: this client may be the limit: {'; '.join(calibration.reasons)}")
+    session = _Session(plan, target, control, wishes, len(run["sessions"]), calibration, say)
+    found = {"missing": "it was left out"} if calibration is None else calibration.as_json()
+    run["sessions"].append(
+        {"began_utc": datetime.now(UTC).isoformat(timespec="seconds"), "calibration": found} | told | dict(target.note)
+    )
+    replace_visible(out / "run.json", canonical_bytes(run))
+    _rehearse(plan)
+    last = None
+    for number, cell in missing:
+        warm = _warmed(session, cell, out) if cell.warmup is not None or cell.concurrency != last else None
+        last = cell.concurrency
+        target.unchanged()
+        kept = _measured(session, cell, f"cell {number + 1} of {len(plan.cells)}", warm, out)
+        target.unchanged()
+        _keep(out, number, *kept)
 
 
 def _kept_up(width: int, target: Target, say: Say) -> Calibration:
@@ -220,7 +219,7 @@ def _measured(
         one.row["detail"] = _without_key(one.row["detail"], session.target.key)
         exchange.body = bytearray()  # what was parsed is not needed again
         records.append(one)
-    events, requests = tables_of(records)
+    rows, events = [one.row for one in records], events_of(records)
     engine = _engine(before, after)
     known = {
         "cell_id": cell.cell_id,
@@ -230,14 +229,14 @@ def _measured(
         "engine": engine,
     }
     loop = "closed" if cell.rate_per_s is None else "open"
-    document = cell_figures(_frame(events), _frame(requests), known | {"loop": loop})
+    document = cell_document(events, request_columns(rows), known | {"loop": loop})
     flags = list(document["flags"])
     if before.busy:
         flags.append(f"the engine was not idle before: {before.busy} requests")
     if session.calibration is not None and not session.calibration.passed:
         flags.append("the calibration of the client failed")
     document |= {"flags": flags, "loop": loop, "repeat": cell.repeat, "session": session.number, "warmup": warm}
-    return table_bytes(events), table_bytes(requests), canonical_bytes(plain(document))
+    return events_bytes(events), table_bytes(requests_table(rows)), canonical_bytes(plain(document))
 
 
 def _rehearse(plan: Plan) -> None:
@@ -248,15 +247,10 @@ def _rehearse(plan: Plan) -> None:
     heard = Exchange(cell.requests[0].request_id, 1, t0_ns=1, done_at_ns=3, http_status=200, end="complete", body=body)
     heard.read_ends.extend((len(chunk), len(body)))
     heard.read_stamps.extend((2, 3))
-    events, requests = tables_of([request_records(plan, cell, cell.requests[0], heard)])
-    cell_figures(_frame(events), _frame(requests), {"cell_id": cell.cell_id, "concurrency": cell.concurrency})
-    table_bytes(events)
-
-
-def _frame(table: Any) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table becomes a frame
-    return frame
+    one = request_records(plan, cell, cell.requests[0], heard)
+    events = events_of([one])
+    cell_document(events, request_columns([one.row]), {"cell_id": cell.cell_id, "concurrency": cell.concurrency})
+    events_bytes(events)
 
 
 def _engine(before: EngineState, after: EngineState) -> dict[str, Any]:

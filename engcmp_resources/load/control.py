@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import httpx
 
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.streams import Address, bearer_headers
@@ -58,20 +59,11 @@ class EngineState:
 
 
 class Control:
-    """Control requests to one server. Its errors never hold the key."""
+    """Control requests to one server, each on a connection of its own. Its errors never hold the key."""
 
     def __init__(self, address: Address, key: str | None) -> None:
         self._address, self._key = address, key
-        self._client = httpx.Client(
-            base_url=str(address),
-            headers=bearer_headers(key),
-            timeout=_TIMEOUT_S,
-            trust_env=False,
-            follow_redirects=False,
-        )
-
-    def close(self) -> None:
-        self._client.close()
+        self._tls = ssl.create_default_context() if address.tls else None
 
     def state(self) -> EngineState:
         """The engine's counters, of Prometheus' /metrics or CuteAFD's /v1/stats."""
@@ -102,34 +94,53 @@ class Control:
 
         Raises EngcmpError where nothing answers, and where the key, the model or the path is refused.
         """
-        headers = {"Content-Type": "application/json"}
-        try:
-            with self._client.stream(
-                "POST", path, content=body, headers=headers, timeout=httpx.Timeout(_TIMEOUT_S, read=None)
-            ) as answer:
-                content = answer.read()
-        except httpx.ConnectError as error:
-            raise EngcmpError(
-                f"nothing answers: {error}", where=str(self._address), remedy="start the server, or correct --base-url"
-            ) from error
-        except httpx.RequestError:
-            return None  # what goes wrong within a stream is for the measured requests to tell
+        connection = self._connection()
+        with contextlib.closing(connection):
+            try:
+                connection.connect()
+            except OSError as error:
+                raise EngcmpError(
+                    f"nothing answers: {error}",
+                    where=str(self._address),
+                    remedy="start the server, or correct --base-url",
+                ) from error
+            connection.sock.settimeout(None)  # it may first have to load, or to wait for others
+            try:
+                status, content = self._answer(connection, "POST", path, body)
+            except (OSError, http.client.HTTPException):
+                return None  # what goes wrong within a stream is for the measured requests to tell
         said = _said(content)
         if self._key:
             said = said.replace(self._key, "(the key)")
-        if answer.status_code in _UNKNOWN:
+        if status in _UNKNOWN:
             raise EngcmpError(
-                f"the server answers {answer.status_code}: {said}", where=f"{self._address}{path}",
+                f"the server answers {status}: {said}", where=f"{self._address}{path}",
                 remedy="correct the plan's model, --base-url, or the key (--key-env)",
             )  # fmt: skip
-        return said if answer.status_code in _REFUSED else None
+        return said if status in _REFUSED else None
 
     def _text(self, path: str) -> str | None:
-        try:
-            answer = self._client.get(path)
-        except httpx.RequestError:
-            return None
-        return answer.text if answer.status_code == httpx.codes.OK else None
+        with contextlib.closing(self._connection()) as connection:
+            try:
+                status, content = self._answer(connection, "GET", path, None)
+            except (OSError, http.client.HTTPException):
+                return None
+        return content.decode(errors="replace") if status == http.HTTPStatus.OK else None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._address.host, self._address.port
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=self._tls)
+        return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+
+    def _answer(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
+        """Status and body. Redirects are not followed, and a proxy of the environment is not used."""
+        headers = dict(bearer_headers(self._key)) | ({"Content-Type": "application/json"} if body else {})
+        connection.request(method, self._address.prefix + path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def granted(ask: Callable[[Mapping[str, bool]], str | None]) -> tuple[dict[str, bool], dict[str, str]]:
@@ -144,7 +155,14 @@ def granted(ask: Callable[[Mapping[str, bool]], str | None]) -> tuple[dict[str, 
     refused: dict[str, str] = {}
     # One away at a time, then all that may be left of them: a server names only the first that it does not know. The timings go with
     # the first: a server that has them refuses none of the others.
-    for others in ((), ("token_ids",), ("continuous",), ("token_ids", "continuous"), ("continuous", "usage"), tuple(wishes)[:3]):
+    for others in (
+        (),
+        ("token_ids",),
+        ("continuous",),
+        ("token_ids", "continuous"),
+        ("continuous", "usage"),
+        tuple(wishes)[:3],
+    ):
         drop = ("timings", *others)
         tried = {name: name not in drop for name in wishes}
         again = ask(tried)

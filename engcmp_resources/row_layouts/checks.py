@@ -36,6 +36,18 @@ def no_logarithm(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]
     return ~(values <= _ROUNDING)
 
 
+def refuse_no_logarithm(
+    window_id: str, path: Path, positions: npt.NDArray[np.int64], values: npt.NDArray[np.floating[Any]], name: str
+) -> None:
+    """Raise EngcmpError naming the first row of `values` [n] or [n, K] with one that is no logarithm of a probability, and that value."""
+    bad = no_logarithm(values)
+    if bad.any():
+        value = float(values[bad][0])
+        what = "NaN" if np.isnan(value) else f"{value:g}, above 0,"
+        rows = bad.reshape(len(positions), -1).any(axis=1)
+        refuse_first(window_id, path, positions, rows, f"has {what} in {name}: no log-probability")
+
+
 def refuse_no_distribution(
     window_id: str,
     path: Path,
@@ -44,9 +56,7 @@ def refuse_no_distribution(
     log_probs: npt.NDArray[np.floating[Any]],
 ) -> None:
     """Raise EngcmpError naming the first row of `ids` and `log_probs` [n, K] that lists an id twice or no falling log-probabilities."""
-    refuse_first(
-        window_id, path, positions, no_logarithm(log_probs).any(axis=1), "has a value that is no log-probability"
-    )
+    refuse_no_logarithm(window_id, path, positions, log_probs, "top_log_probs")
     rising = (log_probs[:, 1:] > log_probs[:, :-1]).any(axis=1)
     refuse_first(window_id, path, positions, rising, "is not in falling probability")
     ordered = np.sort(ids, axis=1)

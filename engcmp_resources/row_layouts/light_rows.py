@@ -26,7 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engcmp_resources.row_layouts.checks import no_logarithm, refuse_doubled, refuse_first, refuse_no_distribution
+from engcmp_resources.row_layouts.checks import (
+    refuse_doubled,
+    refuse_first,
+    refuse_no_distribution,
+    refuse_no_logarithm,
+)
 from engcmp_resources.row_layouts.places import fault, open_regular
 
 _DIGEST = "tokens_sha256"
@@ -143,7 +148,7 @@ def _window(table: Any, window_id: str, path: Path) -> LightWindow:
     refuse_doubled(positions, window_id, path)
     tokens = _integers(table, "next_token", window_id, path)
     next_log_prob = _floats(table, "next_token_log_prob", window_id, path)
-    refuse_first(window_id, path, positions, no_logarithm(next_log_prob), "has a next_token_log_prob that is none")
+    refuse_no_logarithm(window_id, path, positions, next_log_prob, "next_token_log_prob")
     ids = _lists(table, "top_ids", positions, window_id, path)
     log_probs = _lists(table, "top_log_probs", positions, window_id, path)
     if ids.shape != log_probs.shape:

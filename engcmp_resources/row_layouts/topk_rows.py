@@ -13,7 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_resources.row_layouts.checks import no_logarithm, refuse_doubled, refuse_first, refuse_no_distribution
+from engcmp_resources.row_layouts.checks import (
+    refuse_doubled,
+    refuse_first,
+    refuse_no_distribution,
+    refuse_no_logarithm,
+)
 from engcmp_resources.row_layouts.full_rows import refuse_other_window, require
 from engcmp_resources.row_layouts.places import fault
 from engcmp_resources.row_layouts.tensor_map import map_tensors
@@ -68,11 +73,5 @@ def read_topk_window(path: Path, window_id: str) -> TopKWindow:
     refuse_first(window_id, path, positions, arrays["roles"] > 1, "has a role other than 0 and 1")
     refuse_no_distribution(window_id, path, positions, arrays["top_ids"], arrays["top_log_probs"].astype(np.float32))
     for name in ("tail_log_mass", "next_token_log_prob"):
-        refuse_first(
-            window_id,
-            path,
-            positions,
-            no_logarithm(arrays[name]),
-            f"has a {name} that is no logarithm of a probability",
-        )
+        refuse_no_logarithm(window_id, path, positions, arrays[name], name)
     return TopKWindow(window_id, path, file.metadata.get("tokens_sha256"), file.size_bytes, positions, **arrays)

@@ -17,10 +17,13 @@ from engcmp_resources.errors import EngcmpError
 
 
 def published_ids(home: Path) -> set[str]:
-    """Ids of all figures in SUMMARY.json: arms and comparisons."""
+    """Ids of all figures in SUMMARY.json (arms, comparisons, and their speeds), and of every other speed of a cell."""
     summary = json.loads(output_file(home, current_receipt(home, "publication"), "SUMMARY.json").read_bytes())
     owners = [*summary["arms"], *summary["comparisons"]]
-    return {figure["figure_id"] for owner in owners for figure in owner["figures"]}
+    speeds = [pair["speed"] for pair in summary["comparisons"] if "speed" in pair]
+    speeds += [cell for arm in summary["arms"] for cell in arm["speed"]]
+    speeds += [current_receipt(home, "throughput_cells", arm["arm"]) for arm in summary["arms"]]
+    return {figure["figure_id"] for owner in (*owners, *speeds) for figure in owner["figures"]}
 
 
 def test_every_published_figure_can_be_traced_and_ends_in_the_frozen_hash(measured_home: Path, study: Study) -> None:
@@ -42,7 +45,8 @@ def test_an_arm_s_figure_passes_through_its_own_rows_launch_and_sources(measured
     assert artifacts[0] == "summaries"
     assert set(artifacts) == {
         "summaries", "tails", "scores", "captured_rows/pa", "captured_rows/pb", "captured_rows/pd",
-        "engine_launch/scoring", "reference_rows", "prompt_set", "sources",
+        "engine_launch/scoring", "throughput_cells", "throughput_events", "engine_launch/serving",
+        "reference_rows", "prompt_set", "sources",
         "frozen_protocol",
     }  # fmt: skip
     assert len(artifacts) == len(set(artifacts))

@@ -166,6 +166,7 @@ def test_one_changed_file_fails_the_command_with_its_name(home_copy: Path, kind:
     done = engcmp("verify", STUDY, home=home_copy)
     assert done.returncode == 1
     assert f"FAILED {below(home_copy, path)}: bytes do not have the hash" in done.stdout
+    assert f"SUMMARY.html of publication, study {STUDY}" in done.stdout, "a hash tells nobody what the file is"
     assert "Traceback" not in done.stderr
     assert everything(home_copy) == before
 
@@ -177,7 +178,7 @@ def test_deleted_files_are_named(home_copy: Path) -> None:
         path.unlink()
         expected.add(below(home_copy, path))
     problems = verified(home_copy).problems
-    assert {problem.file for problem in problems if problem.what == "file is missing"} == expected
+    assert {problem.file for problem in problems if problem.what.startswith("file is missing: ")} == expected
     links = {problem.file for problem in problems} - expected
     assert all(name.startswith("views/") for name in links)
 
@@ -467,7 +468,10 @@ def test_json_holds_every_problem_with_its_file(home_copy: Path, here: Here, stu
     document = json.loads(done.stdout)
     assert done.returncode == 1
     assert document["problems"] == [
-        {"file": below(home_copy, path), "what": "bytes do not have the hash of the file's name"}
+        {
+            "file": below(home_copy, path),
+            "what": f"bytes do not have the hash of the file's name: SUMMARY.md of publication, study {STUDY}",
+        }
     ]
     assert document["frozen_sha256"] == study.frozen_sha256
 

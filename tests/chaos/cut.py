@@ -24,7 +24,8 @@ from engcmp_resources.store import Store
 A, B = "q4_0/llamacpp@b8672", "q8_0/llamacpp@b8672"
 PANELS = tuple(load_study(STUDY).protocol.panels)
 CAPTURED = ["engine_launch/scoring", *(f"captured_rows/{panel}" for panel in PANELS)]
-ANALYSIS = ["scores", "tails", "summaries"]
+SPEED = ["engine_launch/serving", "throughput_events"]
+ANALYSIS = ["scores", "tails", "throughput_cells", "summaries"]
 RESULTS = ["comparisons", "publication"]
 
 

@@ -31,6 +31,12 @@ def test_launches_of_one_arm_do_not_differ_and_the_paths_of_one_do(measured_home
 def test_what_names_no_launch_is_refused_with_the_remedy(measured_home: Path, tmp_path: Path) -> None:
     done = engcmp("launch", "diff", OLD, STUDY, home=measured_home)
     assert done.returncode == 1 and "STUDY/ARM" in done.stderr
+    done = engcmp("launch", "diff", OLD, "q4_0/llamacpp@b10809", home=measured_home)
+    said = done.stderr
+    assert done.returncode == 1 and "'q4_0/llamacpp@b10809' names no launch: a name is STUDY/ARM" in said
+    assert OLD in said and NEW in said, "those that exist"
+    done = engcmp("launch", "diff", "q4_0/llamacpp@b10809", NEW, home=tmp_path)
+    assert done.returncode == 1 and "none was measured here yet: engcmp run STUDY" in done.stderr
     done = engcmp("launch", "diff", OLD, f"{STUDY}/q4_0/llamacpp@b1", home=measured_home)
     assert done.returncode == 1 and "b1" in done.stderr
     done = engcmp("launch", "diff", OLD, NEW, home=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from homes import CHECKOUT, STUDY, Here, assert_one_clear_line, engcmp, start_engcmp
@@ -261,6 +263,45 @@ def test_light_arms_are_scored_beside_full_ones_and_say_what_they_lack(here: Her
     assert set(pair["derived"]["distance_ratio"]) == {"kl_top20"}
 
 
+def test_equal_arms_have_a_verdict_that_says_so(here: Here, lights: Made) -> None:
+    """Of light arms what was kept is equal and no more is known; of full ones every row is."""
+    for side, again in (("L", "N"), ("A", "B")):
+        lights.rows[again] = lights.rows[side]
+    lights.write_light("N")
+    lights.write("B")
+    done = score(here, lights, "--pair", "L,N", "--pair", "A,B", "--pair", "mean(L,M),N", arms="ALMNB")
+    assert done.returncode == 0, done.stderr
+    kept, whole = document(lights, "L-vs-N.json"), document(lights, "A-vs-B.json")
+    looks = [kept["measures"], *kept["by_block"].values(), *kept["by_bucket"].values()]
+    for look in [one for by in looks for one in by.values()]:
+        assert (look["verdict"], look["bound"], look["difference"]) == ("descriptive", 0.0, 0.0)
+        assert "same 20 most probable tokens" in look["sentence"] and "cannot tell" in look["sentence"]
+    assert {one["verdict"] for one in whole["measures"].values()} == {"bit-identical"}
+    assert "without a bound" not in done.stdout and "equal bit for bit" in done.stdout
+    (mixed,) = (path for path in (lights.folder / "out").glob("mean*-vs-N.json"))
+    words = {name: one["verdict"] for name, one in json.loads(mixed.read_bytes())["measures"].items()}
+    assert words["nll"] != "descriptive", "one of its runs is another"
+
+
+def test_light_rows_that_were_rounded_are_flagged_with_what_that_costs(here: Here, lights: Made) -> None:
+    for name, digits in (("L", None), ("M", 4)):
+        for path in (lights.folder / name).glob("*.parquet"):
+            table = pq.read_table(path).to_pydict()
+            if digits:
+                for row, (listed, own) in enumerate(
+                    zip(table["top_log_probs"], table["next_token_log_prob"], strict=True)
+                ):
+                    table["top_log_probs"][row] = [math.floor(value * 10**digits) / 10**digits for value in listed]
+                    table["next_token_log_prob"][row] = math.floor(own * 10**digits) / 10**digits
+            pq.write_table(pa.table(table, schema=pq.read_schema(path)), path)
+    done = score(here, lights, arms="LM")
+    assert done.returncode == 0, done.stderr
+    assert document(lights, "L.json")["rounded"] is None
+    found = document(lights, "M.json")["rounded"]
+    assert found["step"] == 0.0001 and "off by up to 5e-05 nats" in found["sentence"]
+    assert f"M: {found['sentence']}." in done.stdout and "\nL: " not in done.stdout
+
+
 @pytest.mark.parametrize("reference", ["none", "topk"])
 def test_light_arms_on_panels_with_other_references(here: Here, tmp_path: Path, reference: str) -> None:
     one = made(tmp_path / "data", vocab=33, reference=reference, sides=("reference", "A", "L"))
@@ -482,9 +523,9 @@ BAD_LIGHT: dict[str, tuple[Callable[[dict[str, list[Any]], int], object], tuple[
     "lists of two lengths": (put("top_ids", lambda ids: ids[:-1]), ("window w1", "position 5 has other top_ids than 20")),
     "id outside": (put("top_ids", lambda ids: [*ids[:-1], 99]), ("arm L", "window w1", "the row at position 5 lists id 99", "33")),
     "id twice": (put("top_ids", lambda ids: [*ids[:-1], ids[0]]), ("window w1", "position 5 lists an id twice")),
-    "NaN": (put("top_log_probs", lambda own: [*own[:-1], float("nan")]), ("window w1", "position 5 has a value that is no log")),
-    "NaN of the next token": (put("next_token_log_prob", float("nan")), ("window w1", "position 5 has a next_token_log_prob")),
-    "not a log-probability": (put("top_log_probs", lambda own: [2.0, *own[1:]]), ("window w1", "position 5 has a value that is no")),
+    "NaN": (put("top_log_probs", lambda own: [*own[:-1], float("nan")]), ("window w1", "position 5 has NaN in top_log_probs")),
+    "NaN of the next token": (put("next_token_log_prob", float("nan")), ("window w1", "position 5 has NaN in next_token_log_prob")),
+    "not a log-probability": (put("top_log_probs", lambda own: [2.0, *own[1:]]), ("window w1", "position 5 has 2, above 0, in top")),
     "rising": (put("top_log_probs", lambda own: own[::-1]), ("window w1", "position 5 is not in falling probability")),
     "sums above 1": (put("top_log_probs", lambda own: [-0.1] * 20), ("arm L", "window w1", "position 5", "sum to more than 1")),
     "next token of probability 0": (put("next_token_log_prob", float("-inf")), ("arm L", "window w1", "position 5", "probability 0")),

@@ -207,7 +207,7 @@ def test_what_a_server_refuses_is_dropped_and_recorded(here: Here, simulator: Si
     assert here().code == 0
     (session,) = here.document()["sessions"]
     told = session["streams"][CHAT]
-    assert told["asked_for"] == {"token_ids": False, "usage": True, "continuous": True}
+    assert told["asked_for"] == {"token_ids": False, "usage": True, "continuous": True, "timings": False}
     assert "return_token_ids" in told["refused"]["token_ids"]
     assert set(pl.read_parquet(here.out / "requests.parquet")["counted_by"]) == {"usage"}
 

@@ -246,12 +246,20 @@ def test_a_pair_that_cannot_be_compared_says_so_with_its_reason_and_the_other_ar
     pair = study.pair()
     assert (pair["state"], pair["figures"], pair["confounds"]) == ("not comparable", [], [])
     assert f"{RIVAL} was not measured yet" in pair["reason"]
+    told = study.tiny.run("launch", "diff", f"{TINY}/{OURS}", f"{TINY}/{RIVAL}")
+    assert told.returncode == 1 and "its last run was refused: " in told.stderr and "another/model" in told.stderr
     (check,) = (one for one in study.receipt("comparisons")["checks"] if one["name"] == "every_pair_compared")
     assert not check["passed"] and pair["reason"] in json.dumps(check["evidence"])
     assert "not comparable" in study.output(study.receipt("publication"), "SUMMARY.md").read_text(encoding="utf-8")
     rival.script()
     succeeded(study, "run", TINY)
-    assert study.pair()["state"] == "compared"
+    pair = study.pair()
+    assert pair["state"] == "compared"
+    assert not list((study.tiny.home / "refusals").rglob("*.json")), "an arm that succeeds leaves no refusal"
+    # Both serve the same model: what their APIs return of every row is equal, and of the rest of a row nothing is known.
+    for figure in (one for one in pair["figures"] if one["measure"] != "kl_pair20"):
+        assert (figure["verdict"], figure["bound"]) == ("descriptive", 0.0)
+        assert "same 20 most probable tokens" in figure["sentence"]
 
 
 def test_a_server_that_dies_in_a_capture_costs_one_window_and_the_next_run_goes_on(

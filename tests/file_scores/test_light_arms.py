@@ -56,7 +56,8 @@ def test_pairs_are_of_the_ids_that_both_list_and_a_full_arm_is_reduced(tmp_path:
     for a, b in PAIRS:
         rows = zip(one.column(a), one.column(b), strict=True)
         right = [kl_pair20(x, y) for (x, _), (y, _) in rows]
-        assert set(found.pairs[(a, b)]) == {"kl_pair20", "rest_is_floor"}
+        own = {"kl_pair20", "rest_is_floor"} | ({"kept_equal"} if "A" not in (a, b) else set())
+        assert set(found.pairs[(a, b)]) == own
         assert found.pairs[(a, b)]["kl_pair20"] == pytest.approx(right, rel=1e-10, abs=1e-13)
         lost = found.not_of_pair[(a, b)]
         assert "rows_bit_identical" in lost and ("kl_pair_coarse" if reference == "topk" else "kl_pair_full") in lost
@@ -230,7 +231,9 @@ def test_engine_against_engine_needs_no_reference_in_any_layout(tmp_path: Path, 
     found = scored(one, "A", "B", pairs=(("A", "B"),))
     light = as_light in (first, second)
     assert set(found.pairs[("A", "B")]) == (
-        {"kl_pair20", "rest_is_floor"} if light else {"kl_pair_full", "kl_pair_full_symmetric", "rows_bit_identical"}
+        {"kl_pair20", "rest_is_floor"} | ({"kept_equal"} if first is second else set())
+        if light
+        else {"kl_pair_full", "kl_pair_full_symmetric", "rows_bit_identical"}
     )
     held = [
         [stored(row, "BF16" if how is as_bfloat16 else "F32")[1] for row, _ in one.column(side)]

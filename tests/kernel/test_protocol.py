@@ -183,6 +183,19 @@ def test_a_server_engine_names_its_image_and_further_files_by_their_role(text: s
         parsed(text, (PLACE, SERVER.replace('label = "in a', 'threads = 2\nlabel = "in a') + PLACE))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("thread = 2", "threads"), ("context_token = 512", "context_tokens"), ("kinds = 'a'", "kind")]
+)
+def test_a_misspelt_key_is_named_with_the_right_one(text: str, wrong: str, right: str) -> None:
+    """The right one is missing for that reason alone: it must not be the one that is told."""
+    line = next(line for line in text[text.index("[engines.llamacpp]") :].splitlines() if line.startswith(f"{right} ="))
+    found = (
+        rf"engines\.llamacpp\.{wrong.split(maxsplit=1)[0]}: Extra inputs are not permitted; did you mean '{right}'\?"
+    )
+    with pytest.raises(EngcmpError, match=found):
+        parsed(text, ("[engines.llamacpp]\n", "[engines.llamacpp]\n" + wrong + "\n"), (f"\n{line}\n", "\n"))
+
+
 def test_a_server_that_already_runs_needs_no_source_and_every_other_engine_does(text: str) -> None:
     lone = SERVER.replace('source = "image"\nfiles = { library = "llamacpp-b11549" }\n', "")
     protocol = parsed(text, (PLACE, lone.replace('kind = "docker"', 'kind = "external"') + PLACE))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 
 import pytest
 from asking import driven, plan_of
@@ -18,10 +18,8 @@ from engcmp_resources.load.streams import Address
 from tests.simulator.running import running_simulator
 
 
-@contextmanager
-def control(url: str, key: str | None = None) -> Iterator[Control]:
-    with closing(Control(Address.parse(url), key)) as one:
-        yield one
+def control(url: str, key: str | None = None) -> nullcontext[Control]:
+    return nullcontext(Control(Address.parse(url), key))
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "cuteafd"])
@@ -152,3 +150,19 @@ def test_the_key_is_sent_and_stands_in_no_error() -> None:
     with control("http://127.0.0.1:9", "secret-7") as asked, pytest.raises(EngcmpError) as refused:
         asked.refusal(CHAT, b"{}")
     assert "secret-7" not in str(refused.value)
+
+
+def test_a_key_that_a_server_echoes_in_its_refusal_is_hidden() -> None:
+    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 21\r\n\r\nno such key: secret-7"
+    with raw_server([answer]) as server, control(server.url, "secret-7") as asked:
+        assert asked.refusal(CHAT, b"{}") == "no such key: (the key)"
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    text = b"vllm:num_requests_running 2\n"
+    with (
+        raw_server([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text]) as server,
+        control(server.url) as asked,
+    ):
+        assert asked.state().busy == 2

@@ -88,7 +88,10 @@ def test_a_window_in_two_files_is_refused(tmp_path):
         ({"next_token": [4, None, 2]}, "next_token: 1 values are missing"),
         ({"next_token": [4, 2**40, 2]}, "next_token holds 1099511627776"),
         ({"next_token_log_prob": ["a", "b", "c"]}, "next_token_log_prob are string, not floats"),
-        ({"next_token_log_prob": [-0.5, float("nan"), -1.0]}, "the row at position 2 has a next_token_log_prob"),
+        (
+            {"next_token_log_prob": [-0.5, float("nan"), -1.0]},
+            "window w1: the row at position 2 has NaN in next_token_log_prob: no log-probability",
+        ),
         ({"top_ids": [[5, 2, 9], [4, 9], [0, 3, 12]]}, "the row at position 2 has other top_ids than 3, or none"),
         ({"top_ids": [[5, 2], [4, 9], [0, 3]]}, "lists of 2 ids and 3 log-probabilities"),
         ({"top_ids": [[], [], []]}, "the row at position 1 has other top_ids than 0, or none"),
@@ -102,7 +105,7 @@ def test_a_window_in_two_files_is_refused(tmp_path):
         ),
         (
             {"top_log_probs": [[-1.0, -2.0, -3.0], [0.5, -1.0, -3.0], [-1.0, -2.0, -3.0]]},
-            "position 2 has a value that is no",
+            "position 2 has 0.5, above 0, in top_log_probs",
         ),
         ({"tokens_sha256": ["a" * 64, "b" * 64, "a" * 64]}, "rows of 2 token digests"),
         ({"window_id": [1, 2, 3]}, "window_id is int64, not text"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ import pyarrow.parquet as pq
 
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.throughput.requests import RequestRecords
+from engcmp_assets.kernel.throughput.stream_arrays import Events
 from engcmp_assets.kernel.throughput.stream_events import KINDS
 
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int32": pa.int32(), "list[str]": pa.list_(pa.string())}
+_GROUP = 1 << 16  # rows that are written at once
 _CLOCK = "reading of CLOCK_MONOTONIC"
 EVENT_COLUMNS = (
     Column("request_id", "str", "1", "the request whose stream the event is of"),
@@ -76,26 +79,43 @@ def _schema(columns: Sequence[Column]) -> pa.Schema:
 EVENTS_SCHEMA, REQUESTS_SCHEMA = _schema(EVENT_COLUMNS), _schema(REQUEST_COLUMNS)
 
 
-def tables_of(records: Sequence[RequestRecords]) -> tuple[pa.Table, pa.Table]:
-    """Events and requests of a cell as Arrow tables: events in order of arrival within each request, requests as they were planned."""
+def events_of(records: Sequence[RequestRecords]) -> Events:
+    """The events of a cell, in order of arrival within each request."""
     counts = [len(one.t_ns) for one in records]
-    owners = np.repeat(np.arange(len(records), dtype=np.int32), counts)
-    names = pa.array([one.row["request_id"] for one in records], type=pa.string())
-    kinds = _joined([one.kinds for one in records], np.uint8)
-    columns = [
-        pa.DictionaryArray.from_arrays(pa.array(owners), names).dictionary_decode(),
-        pa.array(_joined([one.t_ns for one in records], np.int64)),
-        pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), pa.array(KINDS)).dictionary_decode(),
-        pa.array(_joined([one.tokens for one in records], np.int32)),
-    ]
-    rows = [
-        pa.array([one.row[column.name] for one in records], type=_TYPES[column.dtype]) for column in REQUEST_COLUMNS
-    ]
-    return pa.Table.from_arrays(columns, schema=EVENTS_SCHEMA), pa.Table.from_arrays(rows, schema=REQUESTS_SCHEMA)
+    return Events(
+        [one.row["request_id"] for one in records],
+        np.repeat(np.arange(len(records), dtype=np.int32), counts),
+        _joined([one.t_ns for one in records], np.int64),
+        _joined([one.kinds for one in records], np.uint8),
+        _joined([one.tokens for one in records], np.int32),
+    )
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype=dtype)
+
+
+def requests_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """requests.parquet of a cell, in the order of the plan."""
+    columns = [pa.array([row[one.name] for row in rows], type=_TYPES[one.dtype]) for one in REQUEST_COLUMNS]
+    return pa.Table.from_arrays(columns, schema=REQUESTS_SCHEMA)
+
+
+def events_bytes(events: Events) -> bytes:
+    """events.parquet of a cell. Names are written out for one group of rows at a time: they are most of the table in memory."""
+    names, kinds = pa.array(events.names, type=pa.string()), pa.array(KINDS)
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, EVENTS_SCHEMA, compression="zstd") as writer:
+        for start in range(0, max(1, len(events.t_ns)), _GROUP):
+            part = slice(start, start + _GROUP)
+            columns = [
+                pa.DictionaryArray.from_arrays(pa.array(events.owners[part]), names).dictionary_decode(),
+                pa.array(events.t_ns[part]),
+                pa.DictionaryArray.from_arrays(pa.array(events.kinds[part].astype(np.int8)), kinds).dictionary_decode(),
+                pa.array(events.tokens[part]),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=EVENTS_SCHEMA))
+    return buffer.getvalue()
 
 
 def table_bytes(table: pa.Table) -> bytes:

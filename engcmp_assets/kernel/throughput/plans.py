@@ -124,7 +124,9 @@ class Wishes:
     def fields(self) -> dict[str, Any]:
         """The fields of the request's body."""
         options = {"include_usage": True} | ({"continuous_usage_stats": True} if self.continuous else {})
-        ids = ({"return_token_ids": True} if self.token_ids else {}) | ({"timings_per_token": True} if self.timings else {})
+        ids = ({"return_token_ids": True} if self.token_ids else {}) | (
+            {"timings_per_token": True} if self.timings else {}
+        )
         return ids | ({"stream_options": options} if self.usage else {})
 
 

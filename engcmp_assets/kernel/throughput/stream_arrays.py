@@ -18,6 +18,7 @@ from engcmp_assets.kernel.throughput.stream_events import KINDS
 from engcmp_resources.errors import EngcmpError
 
 Int64 = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
 Columns = dict[str, Any]
 """Masked arrays [requests] by name: int64, float64, bool, or object for text and lists. What is masked is absent."""
 
@@ -47,20 +48,20 @@ class Events:
 class Updates:
     """The token events, those of a request together: `owners` are rows of the requests, `starts` where each request's begin."""
 
-    owners: Int64
+    owners: Rows
     t_ns: Int64
     kinds: npt.NDArray[np.uint8]
-    tokens: Int64
+    tokens: npt.NDArray[np.int32]
     starts: Int64
 
     @property
-    def rows(self) -> Int64:
+    def rows(self) -> Rows:
         """The rows of the requests that have a token event, as `starts` has them."""
         return self.owners[self.starts]
 
-    def sums(self, values: Int64) -> Int64:
+    def sums(self, values: npt.NDArray[np.integer[Any]]) -> Int64:
         """The sum of `values` [token events] for each of `rows`."""
-        return np.add.reduceat(values, self.starts) if self.starts.size else np.empty(0, dtype=np.int64)
+        return np.add.reduceat(values, self.starts, dtype=np.int64) if self.starts.size else np.empty(0, dtype=np.int64)
 
 
 def masked(values: Sequence[Any], dtype: type) -> Any:
@@ -114,7 +115,7 @@ def stream_columns(events: Events, requests: Columns) -> tuple[Columns, Updates]
     return found, updates
 
 
-def _rows(events: Events, names: list[str], requests: Columns, ok: npt.NDArray[np.bool_]) -> Int64:
+def _rows(events: Events, names: list[str], requests: Columns, ok: npt.NDArray[np.bool_]) -> Rows:
     """The row of the request that each of the events' names is of."""
     place = {name: number for number, name in enumerate(names)}
     if len(place) != len(names):
@@ -137,18 +138,17 @@ def _rows(events: Events, names: list[str], requests: Columns, ok: npt.NDArray[n
             f"events of request {strays[0]}, which is not in requests.parquet", where="events.parquet",
             remedy="give both tables of one run",
         )  # fmt: skip
-    return np.array([place.get(name, -1) for name in events.names], dtype=np.int64)
+    return np.array([place.get(name, -1) for name in events.names], dtype=np.int32)
 
 
-def _updates(events: Events, rows: Int64) -> Updates:
+def _updates(events: Events, rows: Rows) -> Updates:
     carrying = np.flatnonzero(events.tokens > 0)
-    owners = rows[events.owners[carrying]] if carrying.size else np.empty(0, dtype=np.int64)
+    owners = rows[events.owners[carrying]] if carrying.size else np.empty(0, dtype=np.int32)
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners, kind="stable")
         carrying, owners = carrying[order], owners[order]
-    starts = np.flatnonzero(np.concatenate(([True], owners[1:] != owners[:-1]))) if owners.size else owners
-    tokens = events.tokens[carrying].astype(np.int64)
-    return Updates(owners, events.t_ns[carrying], events.kinds[carrying], tokens, starts)
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    return Updates(owners, events.t_ns[carrying], events.kinds[carrying], events.tokens[carrying], starts)
 
 
 def _counts(updates: Updates, requests: int) -> Columns:
@@ -156,7 +156,7 @@ def _counts(updates: Updates, requests: int) -> Columns:
     t_ns, tokens, kinds, starts = updates.t_ns, updates.tokens, updates.kinds, updates.starts
     ends = np.append(starts[1:], len(t_ns))
     first = t_ns[starts]
-    at_first = t_ns == np.repeat(first, ends - starts)
+    at_first = t_ns == np.repeat(first, ends - starts)  # [token events]
     answers = np.flatnonzero(kinds == _ANSWER)
     owners, where = np.unique(updates.owners[answers], return_index=True)
     found = {
@@ -173,7 +173,7 @@ def _counts(updates: Updates, requests: int) -> Columns:
     return columns | {"answer": _placed(t_ns[answers[where]], owners, requests)}
 
 
-def _placed(values: Int64, rows: Int64, requests: int) -> Any:
+def _placed(values: npt.NDArray[np.integer[Any]], rows: Rows, requests: int) -> Any:
     column = np.ma.array(np.zeros(requests, dtype=np.int64), mask=np.ones(requests, dtype=bool))
     column[rows] = values
     return column

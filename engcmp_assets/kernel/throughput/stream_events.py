@@ -165,7 +165,9 @@ class _Reader:
             if usage is not None and usage.completion_tokens is not None:
                 add_count(usage.completion_tokens)
             else:
-                add_count(-1 if chunk.timings is None or chunk.timings.predicted_n is None else chunk.timings.predicted_n)
+                add_count(
+                    -1 if chunk.timings is None or chunk.timings.predicted_n is None else chunk.timings.predicted_n
+                )
 
     def _without_choice(self, chunk: _Chunk) -> None:
         if chunk.error is not None or chunk.message is not None:

@@ -1,0 +1,42 @@
+"""Why an arm's last run was refused is kept until the arm succeeds, and told where its launch is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from homes import STUDY, quiet
+
+from engcmp_assets.captured_rows.refusals import refusal_kept
+from engcmp_assets.engine_launch.sides import launch_side
+from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.study import load_study
+from engcmp_assets.kernel.work import Session
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.refusals import last_refusal, refusal_file
+from engcmp_resources.store import Store
+
+ARM = ArmKey.parse("q4_0/llamacpp@b11549")
+
+
+def test_the_last_refusal_is_told_and_gone_after_success(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    session = Session(load_study(STUDY), store, "run-1", quiet)
+    with pytest.raises(EngcmpError, match="was not measured yet"):
+        launch_side(store, STUDY, ARM)
+    for words in ("the first reason", "the second reason"):
+        with pytest.raises(EngcmpError, match=words), refusal_kept(session, ARM):
+            raise EngcmpError(words, where="here", remedy="mend it")
+        with pytest.raises(EngcmpError, match=f"was not measured: its last run was refused: {words}"):
+            launch_side(store, STUDY, ARM)
+    with refusal_kept(session, ARM):
+        pass
+    assert last_refusal(tmp_path, STUDY, ARM.folder) is None
+    assert not list((tmp_path / "refusals").rglob("*.json"))
+
+
+def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
+    path = refusal_file(tmp_path, STUDY, ARM.folder)
+    path.parent.mkdir(parents=True)
+    path.write_text("[]")
+    assert last_refusal(tmp_path, STUDY, ARM.folder) is None

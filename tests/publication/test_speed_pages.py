@@ -1,0 +1,138 @@
+"""Speeds on the pages: two arms with planted streams, their comparison, and what a reader must see of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from summary_sample import ARMS, STUDY, sample
+
+from engcmp_assets.comparisons.speed import runs_of, speed_document
+from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.protocol import ComparisonPlan
+from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.throughput.ratios import COMPARED
+from engcmp_assets.kernel.throughput_tables import Band
+from engcmp_assets.kernel.uncertainty import PANEL
+from engcmp_assets.publication.pages import render_html, render_markdown, render_table
+from engcmp_assets.publication.speed import speed_figures
+from engcmp_assets.summaries.speed import speed_cells
+from engcmp_assets.throughput_cells.documents import arm_speeds, cells_document
+
+sys.path.append(str(Path(__file__).parent.parent / "kernel" / "throughput"))
+from speed_cells import Stream, even, tables
+
+CANDIDATE, BASELINE = ARMS
+PLAN = ComparisonPlan(pair_id="pair", label="Q8_0 beside Q4_0", candidate=CANDIDATE, baseline=BASELINE)
+BAND = Band(share=0.1, least_hours=1)
+
+
+def document(gaps: dict[str, int], *, slower: float = 1.0, broken: str = "") -> tuple[Any, pl.DataFrame, pl.DataFrame]:
+    """cells.json and tables of an arm: a cell for each of `gaps` (ms between tokens), in two repeats, the second `slower` by a factor."""
+    streams: list[tuple[str, Stream]] = []
+    for repeat, factor in ((1, 1.0), (2, slower)):
+        for cell, gap in gaps.items():
+            for number in range(2):
+                one = even(f"{cell}-{repeat}-{number}", 0, 200, round(gap * factor), [1] * 20, repeat=repeat)
+                more = {"status": "failed", "cause": "cut short"} if cell == broken else {}
+                streams.append((cell, replace(one, extra=more)))
+    events, requests = tables([one for _, one in streams])
+    requests = requests.with_columns(cell_id=pl.Series([cell for cell, _ in streams]))
+    known = [
+        {
+            "cell_id": cell,
+            "kind": "prose",
+            "concurrency": 2,
+            "loop": "closed",
+            "client": {},
+            "engine": {},
+            "warmup": [],
+            "session": 0,
+        }
+        for cell in gaps
+    ]
+    sessions = [
+        {"repeat": repeat, "began_at_s": 60.0 * repeat, "cells": known, "sessions": [{"start": repeat}]} for repeat in (1, 2)
+    ]  # fmt: skip
+    return cells_document(events, requests, {"repeats": sessions}), events, requests
+
+
+def summary(*, slower: float = 1.0, band: Band | None = BAND) -> dict[str, Any]:
+    """The sample study with speeds: in `quick` the candidate decodes twice as fast, in `alike` as fast, `broken` has a failed request."""
+    sides = {
+        CANDIDATE: document({"quick": 10, "alike": 20, "broken": 20}, slower=slower, broken="broken"),
+        BASELINE: document({"quick": 20, "alike": 20, "broken": 20}),
+    }
+    made = sample()
+    for arm in made["arms"]:
+        if arm["arm"] in sides:
+            own = sides[arm["arm"]][0]
+            arm["speed"] = speed_cells(own, arm_speeds(STUDY, ArmKey.parse(arm["arm"]), own))
+    pair = made["comparisons"][0]
+    runs = tuple(runs_of(arm, *sides[arm]) for arm in (CANDIDATE, BASELINE))
+    pair["speed"] = speed_document(STUDY, PLAN, (runs[0], runs[1]), band=band, preset=PANEL, level=0.95)
+    made["terms"] += [
+        {"measure": name, "version": 1, "unit": MEASURES[name].unit, "title": MEASURES[name].title,
+         "definition": MEASURES[name].definition, "better": MEASURES[name].better}
+        for name in (*COMPARED, "decode_first1_tok_s")
+    ]  # fmt: skip
+    return json.loads(json.dumps(made, allow_nan=False))
+
+
+def test_each_cell_has_its_verdict_and_a_broken_one_its_reason() -> None:
+    speed = summary()["comparisons"][0]["speed"]
+    decode = {one["population"]: one for one in speed["figures"] if one["measure"] == "decode_tok_s"}
+    assert decode["quick"]["value"] == 2 and decode["quick"]["verdict"] == "faster"
+    assert decode["alike"]["value"] == 1 and decode["alike"]["verdict"] == "level"
+    assert (
+        decode["broken"]["verdict"] == "not comparable"
+        and "2 of 2 requests failed (cut short)" in decode["broken"]["value"]["missing"]
+    )
+    assert decode["quick"]["figure_id"] == f"{STUDY}/pair/pair/throughput/quick/decode_tok_s"
+    words = next(one for one in speed["measures"] if one["measure"] == "decode_tok_s")
+    assert words["sentence"] == "1 faster, 1 level, 0 slower of 2; 1 not comparable"
+    assert any("band from one session" in label for label in words["labels"])
+
+
+def test_repeats_that_leave_the_declared_band_make_it_wider_and_the_pages_say_so() -> None:
+    pages = [render_markdown(summary(slower=2.0)), render_html(summary(slower=2.0)), render_table(summary(slower=2.0))]
+    # Twice as slow in a repeat: a ratio of 2 is level now.
+    for page in pages:
+        assert "0 faster, 2 level, 0 slower of 2; 1 not comparable" in page
+        assert "±100.0%" in page or "100% to 100%" in page
+
+
+def test_without_a_declared_band_no_speed_is_level() -> None:
+    made = summary(band=None)
+    assert {one["verdict"] for one in made["comparisons"][0]["speed"]["figures"]} == {"descriptive", "not comparable"}
+    assert "no noise band was declared" in render_markdown(made)
+
+
+def test_the_pages_hold_every_speed_with_its_id() -> None:
+    made = summary()
+    page = render_html(made)
+    for owner in (*made["arms"], *made["comparisons"]):
+        for one in speed_figures(owner):
+            assert one["figure_id"] in page
+    assert "cut short" in page
+    markdown = render_markdown(made)
+    assert "| quick |" in markdown and "1,000 tokens of all streams take" in markdown
+
+
+def test_a_remark_that_holds_of_several_cells_is_said_once() -> None:
+    made = summary()
+    for arm in made["arms"]:
+        for cell in arm.get("speed", ()):
+            cell["flags"] = ["the client was the limit"]
+    page = render_markdown(made)
+    assert page.count("the client was the limit") == 1 and "(in every cell)" in page
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_table])
+def test_a_study_without_speed_says_nothing_of_it(render: Any) -> None:
+    assert "Speed" not in render(sample())

@@ -1,0 +1,149 @@
+"""The tiny study with a speed block, for llama.cpp or for servers that run already. No tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from homes import CHECKOUT, STUDY
+from tiny import BASE_ARM, SPEED_BLOCK, TINY, TinyStudy, make_tiny
+
+from engcmp_assets.kernel.protocol import Protocol, parse_protocol
+
+MODEL, VOCAB = "sim/model", 49_152
+CELLS = ("code-24-c1", "code-24-c2")
+SPEED = """# ---------------------------------------------------------------- Block T: how fast
+[throughput]
+kinds = ["code"]
+prompt_tokens = [24]
+concurrency = [1, 2]
+requests = {requests}
+output_tokens = 6
+warmup = 1
+repeats = {repeats}
+seconds_between_repeats = {seconds}
+start_each_repeat = {each}
+order = "abba"
+seed = 7
+[throughput.sampling]
+temperature = 0.0
+top_p = 1.0
+top_k = 0
+min_p = 0.0
+presence_penalty = 0.0
+frequency_penalty = 0.0
+ignore_eos = true
+[throughput.band]
+share = 0.2
+least_hours = 1.0
+
+"""
+_RULE = "# ---------------------------------------------------------------- "
+_ENGINE = """[engines.served]
+kind = "external"
+label = "a server, simulated"
+[engines.served.settings]
+url = "http://127.0.0.1:{port}"
+api = "vllm"
+model = "sim/model"
+[engines.served.versions.v1]
+[[arms]]
+arm = "q4_0/served@v1"
+"""
+_PANEL = """[panels.pl]
+label = "light rows of a full reference"
+reference = "full"
+keep = "light"
+rows = "even"
+rows_per_window = 4
+roles = ["context"]
+measures = ["kl_top20", "nll"]
+primary = ["kl_top20"]
+pair_measures = ["kl_pair20"]
+[capture.prefill]
+panels = ["pl"]
+launches = 1
+repeats = 1
+"""
+SERVED = "q4_0/served@v1"
+
+
+def protocol_with(table: str) -> Protocol:
+    """The real study's protocol with another speed block, or with none."""
+    text = SPEED_BLOCK.sub("", (CHECKOUT / "protocol" / STUDY / "protocol.toml").read_text(encoding="utf-8"))
+    later = f"{_RULE}what comes later"
+    return parse_protocol(text.replace(later, f"{table}\n{later}").encode(), where="protocol.toml")
+
+
+def speed_table(*, requests: int = 2, repeats: int = 2, seconds: float = 0, each: bool = True) -> str:
+    return SPEED.format(requests=requests, repeats=repeats, seconds=seconds, each=str(each).lower())
+
+
+def with_speed(tiny: TinyStudy, **plan: Any) -> TinyStudy:
+    """The tiny study with a speed block, frozen."""
+    path = tiny.folder / "protocol.toml"
+    text = path.read_text(encoding="utf-8")
+    assert "[throughput]" not in text
+    later = f"{_RULE}what comes later"
+    path.write_text(text.replace(later, speed_table(**plan) + later), encoding="utf-8")
+    freeze(tiny)
+    return tiny
+
+
+def freeze(tiny: TinyStudy) -> None:
+    done = tiny.run("freeze", TINY)
+    assert done.returncode == 0, done.stderr
+
+
+def served_study(root: Path, measured_home: Path, port: int, **plan: Any) -> TinyStudy:
+    """The same for one server that runs already at `port`."""
+    tiny = make_tiny(root, measured_home)
+    path = tiny.folder / "protocol.toml"
+    text = path.read_text(encoding="utf-8")
+    for begin, end, new in (
+        ("[engines.llamacpp]\n", f"{_RULE}what is measured", _ENGINE.format(port=port)),
+        ("# A panel is windows", f"{_RULE}how it is judged", _PANEL),
+        ("[[comparisons]]", f"{_RULE}what comes later", ""),
+        ("# Where new versions of the engine appear", "[limits]", ""),
+    ):
+        text = text[: text.index(begin)] + new + text[text.index(end) :]
+    text = (
+        text.replace("[sources.weights]", "comparisons = []\n[sources.weights]", 1)
+        if "comparisons = []" not in text
+        else text
+    )
+    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
+    path.write_text(text, encoding="utf-8")
+    return with_speed(tiny, **plan)
+
+
+def free_port() -> int:
+    with ExitStack() as stack:
+        probe = stack.enter_context(socket.socket())
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def receipt(tiny: TinyStudy, artifact: str, arm: str = BASE_ARM) -> dict[str, Any]:
+    head = json.loads((tiny.home / "heads" / TINY / arm.replace("/", "~") / f"{artifact}.json").read_bytes())
+    found: dict[str, Any] = json.loads((tiny.home / "receipts" / f"{head['receipt_sha256']}.json").read_bytes())
+    return found
+
+
+def stored(tiny: TinyStudy, made: Mapping[str, Any], name: str) -> Path:
+    (one,) = (output for output in made["outputs"] if output["name"] == name)
+    return tiny.home / "store" / one["sha256"][:2] / f"{one['sha256']}.{one['suffix']}"
+
+
+def requests_of(tiny: TinyStudy, arm: str = BASE_ARM) -> pl.DataFrame:
+    return pl.read_parquet(stored(tiny, receipt(tiny, "throughput_events", arm), "requests.parquet"))
+
+
+def checks_of(made: Mapping[str, Any]) -> dict[str, bool]:
+    return {check["name"]: check["passed"] for check in made["checks"]}
