@@ -12,7 +12,10 @@ LEAVES = {"engcmp_resources.errors", "engcmp_resources.canonical"}
 GLUE_NAMES = {"step.py", "steps.py"}
 GLUE_FILES = {
     *(f"kernel/{name}.py" for name in ("work", "study", "tables", "window_files")),
-    *(f"captured_rows/{name}.py" for name in ("session", "journalled", "refusals", "rows", "running", "watching", "drift")),
+    *(
+        f"captured_rows/{name}.py"
+        for name in ("session", "journalled", "refusals", "rows", "running", "watching", "drift")
+    ),
     "comparisons/distances.py",
     "engine_launch/preconditions.py",
     "engine_launch/sides.py",

@@ -90,9 +90,10 @@ def bands(summary: Summary) -> str:
         return next((f"no noise band: {one['band']['missing']}" for one in found), "")
     declared, drifts = max(one["declared"] for one in known), [one["widest_drift"] for one in known]
     session = " of one session" if any("one session" in label for one in found for label in one["labels"]) else ""
+    span = f"{min(drifts):.0%} to {max(drifts):.0%}"
     return (
-        f"band declared ±{declared:.0%}; the repeats{session} differ by up to {min(drifts):.0%} to {max(drifts):.0%}, by figure and pair, and "
-        "the wider one decides what is level."
+        f"band declared ±{declared:.0%}; the repeats{session} differ by up to {span}, by figure and pair, and the wider one decides what "
+        "is level."
     )
 
 
