@@ -27,11 +27,19 @@ def canonical_bytes(value: Any) -> bytes:
 
 
 def parse_json(data: bytes, *, what: str, where: str, remedy: str) -> Any:
-    """The value of UTF-8 JSON bytes. Raises EngcmpError for anything else, whatever the bytes are."""
+    """The value of UTF-8 JSON bytes. Raises EngcmpError for anything else, whatever the bytes are, and for a key that stands twice."""
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise EngcmpError(f"{what} is not JSON: {error}", where=where, remedy=remedy) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found
 
 
 def parse_canonical(data: bytes, *, what: str, where: str, remedy: str) -> dict[str, Any]:

@@ -87,7 +87,8 @@ def throughput(
 ) -> int:  # fmt: skip
     """Measure an OpenAI-compatible server by a plan: events, requests and cells, in OUT.
 
-    Every finished cell is kept, however the command ends; the same call measures what is missing. Exit 1 where a request failed.
+    Every finished cell is kept, however the command ends; the same call measures what is missing. A cell in which a request failed is
+    finished too, and has no figures: remove its folder in OUT/parts, or name a new OUT, to measure it again. Exit 1 where one failed.
     """
     address, plan = Address.parse(base_url), _read(plan_file)
     if dry_run:

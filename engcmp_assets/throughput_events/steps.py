@@ -37,7 +37,7 @@ from engcmp_assets.kernel.throughput.plans import (
 )
 from engcmp_assets.kernel.throughput.requests import request_records
 from engcmp_assets.kernel.throughput.stream_arrays import request_columns
-from engcmp_resources.canonical import canonical_bytes, parse_json
+from engcmp_resources.canonical import canonical_bytes, parse_json, sha256_bytes
 from engcmp_resources.disk import disk_errors, make_folder, replace_visible, sync_folder
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.calibration import Calibration, calibrate
@@ -51,6 +51,7 @@ _PATIENT = Deadlines()
 _CALIBRATIONS, _CALM_S = 10, 2.0  # of which one must be passed in a study, and the pause after one that was not
 _HIDDEN_KEY = "(the key)"
 _NAMES = ("events.parquet", "requests.parquet", "cell.json")
+_DIGESTS = "SHA256.json"  # of the three, so that a cell that was changed or cut is not joined to the others
 
 
 def _nothing() -> None:
@@ -114,7 +115,10 @@ def _measure(
     calibrated: bool,
     say: Say,
 ) -> None:
-    control = Control(target.address, target.key)
+    control = Control(
+        target.address, target.key, patience_s=min(target.deadlines.first_byte_s, target.deadlines.whole_s)
+    )
+    say("asking the server what it takes, with one short request")
     wishes, told = _wishes(plan, target, control, missing)
     state = control.settled(_IDLE_WAIT_S)
     if state.busy:
@@ -197,7 +201,7 @@ def _driven(session: _Session, cell: PlanCell, requests: tuple[PlanRequest, ...]
 
 
 def _warmed(session: _Session, cell: PlanCell, folder: Path) -> dict[str, Any]:
-    requests = warm_up_requests(cell, session.target.warm_up * cell.concurrency)
+    requests = warm_up_requests(cell, session.target.warm_up * min(cell.concurrency, len(cell.requests)))
     if not requests:
         return {"requests": 0}
     driven = _driven(session, cell.model_copy(update={"rate_per_s": None}), requests, "warm-up of", folder)
@@ -220,6 +224,7 @@ def _measured(
         exchange.body = bytearray()  # what was parsed is not needed again
         records.append(one)
     rows, events = [one.row for one in records], events_of(records)
+    records.clear()  # their arrays are in `events` now
     engine = _engine(before, after)
     known = {
         "cell_id": cell.cell_id,
@@ -319,7 +324,8 @@ def _keep(out: Path, number: int, *contents: bytes) -> None:
         make_folder(target.parent)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        for name, content in zip(_NAMES, contents, strict=True):
+        digests = canonical_bytes({name: sha256_bytes(content) for name, content in zip(_NAMES, contents, strict=True)})
+        for name, content in zip((*_NAMES, _DIGESTS), (*contents, digests), strict=True):
             with (partial / name).open("wb") as file:
                 file.write(content)
                 file.flush()
@@ -329,9 +335,25 @@ def _keep(out: Path, number: int, *contents: bytes) -> None:
         sync_folder(target.parent)
 
 
+def _refuse_changed(part: Path) -> None:
+    """Raises EngcmpError where a finished cell is not as it was written."""
+    remedy = f"remove the folder {part.name}, and start again: only this cell is measured again"
+    try:
+        digests = parse_json((part / _DIGESTS).read_bytes(), what=_DIGESTS, where=str(part), remedy=remedy)
+        changed = [name for name in _NAMES if sha256_bytes((part / name).read_bytes()) != digests[name]]
+    except (OSError, KeyError, TypeError) as error:
+        raise EngcmpError(f"a finished cell is damaged: {error}", where=str(part), remedy=remedy) from error
+    if changed:
+        raise EngcmpError(
+            f"a finished cell was changed after it was written: {', '.join(changed)}", where=str(part), remedy=remedy
+        )
+
+
 def _assembled(plan: Plan, out: Path, run: dict[str, Any]) -> dict[str, Any]:
     """The three files of all cells, made from the parts."""
     parts = [_part(out, number) for number in range(len(plan.cells))]
+    for part in parts:
+        _refuse_changed(part)
     for name, schema in (("events.parquet", EVENTS_SCHEMA), ("requests.parquet", REQUESTS_SCHEMA)):
         files = [part / name for part in parts]
         replace_visible(out / name, files[0].read_bytes() if len(files) == 1 else joined_bytes(schema, files))

@@ -61,8 +61,8 @@ class EngineState:
 class Control:
     """Control requests to one server, each on a connection of its own. Its errors never hold the key."""
 
-    def __init__(self, address: Address, key: str | None) -> None:
-        self._address, self._key = address, key
+    def __init__(self, address: Address, key: str | None, *, patience_s: float = 600.0) -> None:
+        self._address, self._key, self._patience_s = address, key, patience_s
         self._tls = ssl.create_default_context() if address.tls else None
 
     def state(self) -> EngineState:
@@ -104,9 +104,14 @@ class Control:
                     where=str(self._address),
                     remedy="start the server, or correct --base-url",
                 ) from error
-            connection.sock.settimeout(None)  # it may first have to load, or to wait for others
+            connection.sock.settimeout(self._patience_s)  # it may first have to load, or to wait for others
             try:
                 status, content = self._answer(connection, "POST", path, body)
+            except TimeoutError as error:
+                raise EngcmpError(
+                    f"the server gave no answer to a first short request within {self._patience_s:g} s", where=f"{self._address}{path}",
+                    remedy="see whether it still generates, or give it longer (--first-byte-s)",
+                ) from error  # fmt: skip
             except (OSError, http.client.HTTPException):
                 return None  # what goes wrong within a stream is for the measured requests to tell
         said = _said(content)

@@ -51,7 +51,9 @@ def coverage(*, share: float, ratio: float, prompts: int, trials: int, replicate
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Example: bench_length_coverage.py --trials 400 --prompts 32"
+    )
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--prompts", type=int, default=32)

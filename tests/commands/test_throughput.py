@@ -196,8 +196,8 @@ def test_warm_up_is_sent_before_each_new_width_and_stands_in_no_table(here: Here
     here.plan(widths=(1, 3), requests=2)
     since = len(simulator.truth(path=CHAT))
     assert here("--warmup", "2").code == 0
-    assert len(chats(simulator, since)) == 1 + (2 + 2) + (6 + 2)
-    assert [cell["warmup"]["requests"] for cell in here.document()["cells"]] == [2, 6]
+    assert len(chats(simulator, since)) == 1 + (2 + 2) + (4 + 2), "two for each stream that the cell has"
+    assert [cell["warmup"]["requests"] for cell in here.document()["cells"]] == [2, 4]
     assert pl.read_parquet(here.out / "requests.parquet").height == 4
 
 
@@ -293,6 +293,38 @@ def test_half_a_cell_that_a_kill_left_is_measured_again(here: Here) -> None:
     assert pl.read_parquet(here.out / "events.parquet").height > 0
     assert [one.name for one in (here.out / "parts").iterdir()] == ["0000"]
     assert here.document()["cells"][0]["session"] == 1
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
+def test_a_finished_cell_that_was_changed_is_named_and_not_joined(here: Here, harm: str) -> None:
+    here.plan(widths=(1,))
+    assert here().code == 0
+    part = here.out / "parts" / "0000"
+    table = part / "requests.parquet"
+    if harm == "gone":
+        (part / "cell.json").unlink()
+    else:
+        content = table.read_bytes()
+        table.write_bytes(content[:40] if harm == "cut" else content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    again = here()
+    assert again.code == 1
+    assert "a finished cell" in again.err and str(part) in again.err and "remove the folder 0000" in again.err
+    assert "Traceback" not in again.err
+
+
+def test_a_server_that_is_stuck_at_the_first_request_ends_at_the_deadline(here: Here, simulator: Simulator) -> None:
+    here.plan(widths=(1,))
+    simulator.script({"name": "stuck_but_healthy"})
+    stuck = here("--first-byte-s", "0.5")
+    assert stuck.code == 1 and "no answer to a first short request within 0.5 s" in stuck.err
+    assert not (here.out / "cells.json").exists()
+
+
+def test_the_warm_up_of_a_wide_cell_has_no_more_requests_than_the_cell(here: Here, simulator: Simulator) -> None:
+    here.plan(widths=(64,), requests=2)
+    since = len(simulator.truth(path=CHAT))
+    assert here().code == 0
+    assert len(chats(simulator, since)) == 1 + 2 + 2, "what is asked for, the warm-up, the cell"
 
 
 @pytest.mark.parametrize("change", ["plan", "server"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -13,8 +14,13 @@ from engcmp_assets.kernel.fields import Strict
 from engcmp_resources.canonical import canonical_bytes, parse_json, sha256_bytes, sha256_of
 from engcmp_resources.errors import EngcmpError
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
-Count = Annotated[int, Field(ge=1)]
+# No control characters and no marks that turn the direction of text: names are printed.
+Text = Annotated[
+    str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$")
+]
+Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
+Width = Annotated[int, Field(ge=1, le=4096, strict=True)]
+Number = Annotated[int, Field(gt=-(2**63), lt=2**63, strict=True)]
 # What the driver sets itself; a server's default is used for none of them.
 _OURS = ("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "seed", "stream", "stream_options", "n", "echo",
          "return_token_ids", "timings_per_token")  # fmt: skip
@@ -34,11 +40,11 @@ class PlanRequest(Strict):
     request_id: Text
     messages: tuple[dict[str, Any], ...] | None = None
     prompt: str | None = None
-    token_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    token_ids: tuple[Annotated[int, Field(ge=0, lt=2**31, strict=True)], ...] | None = None
     max_tokens: Count
-    seed: int | None = None
+    seed: Number | None = None
     expected_prompt_tokens: Count | None = None
-    batch: int | None = None
+    batch: Number | None = None
 
     @model_validator(mode="after")
     def _one_prompt(self) -> PlanRequest:
@@ -72,13 +78,13 @@ class PlanCell(Strict):
     """
 
     cell_id: Text
-    kind: str
-    concurrency: Count
+    kind: Text
+    concurrency: Width
     requests: Annotated[tuple[PlanRequest, ...], Field(min_length=1)]
-    repeat: int | None = None
-    rate_per_s: Annotated[float, Field(gt=0)] | None = None
+    repeat: Number | None = None
+    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     arrival: Literal["poisson", "constant"] = "poisson"
-    arrival_seed: int = 0
+    arrival_seed: Annotated[int, Field(ge=0, lt=2**64, strict=True)] = 0
     warmup: tuple[PlanRequest, ...] | None = None
 
 
@@ -93,6 +99,9 @@ class Plan(Strict):
     def _names(self) -> Plan:
         if taken := sorted(set(self.sampling) & set(_OURS)):
             raise ValueError(f"sampling: {taken[0]} is set by the driver")
+        for name, value in self.sampling.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"sampling: {name} is {value}, which JSON has no number for")
         cells = [cell.cell_id for cell in self.cells]
         requests = [one.request_id for cell in self.cells for one in cell.requests]
         for what, names in (("cell_id", cells), ("request_id", requests)):

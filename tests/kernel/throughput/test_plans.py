@@ -62,12 +62,27 @@ def test_a_plan_is_read_and_written_and_has_one_digest_however_it_is_spaced() ->
         ({"sampling": {"stream_options": None}}, "stream_options is set by the driver"),
         ({"sampling": {"max_tokens": 4}}, "max_tokens is set by the driver"),
         ({"cells": document()["cells"] * 2}, "'c' stands twice"),
+        ({"request": {"max_tokens": 10**30}}, r"cells\[0\].requests\[0\].max_tokens"),
+        ({"request": {"seed": 2**70}}, r"cells\[0\].requests\[0\].seed"),
+        ({"request": {"seed": "1"}}, r"cells\[0\].requests\[0\].seed"),
+        ({"request": {"request_id": "a\nb"}}, r"cells\[0\].requests\[0\].request_id"),
+        ({"cell": {"cell_id": "a\x1b[31mb"}}, r"cells\[0\].cell_id"),
+        ({"cell": {"concurrency": "4"}}, r"cells\[0\].concurrency"),
+        ({"cell": {"concurrency": True}}, r"cells\[0\].concurrency"),
+        ({"cell": {"concurrency": 10**6}}, r"cells\[0\].concurrency"),
+        ({"cell": {"rate_per_s": float("inf")}}, "rate_per_s"),
+        ({"sampling": {"temperature": float("nan")}}, "temperature is nan"),
     ],
 )  # fmt: skip
 def test_a_plan_that_is_wrong_names_the_field(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(EngcmpError, match=said) as refused:
         plan(**changes)
     assert "plan.json" in str(refused.value)
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(EngcmpError, match="the key 'model' stands twice"):
+        parse_plan(b'{"model": "a", "model": "b", "cells": []}', where="plan.json")
 
 
 def test_a_request_that_stands_twice_is_refused_across_cells() -> None:
