@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo ui test test-vllm lint bench lock clean
+.PHONY: setup demo ui test test-vllm chaos lint bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,10 @@ lint: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev lint
 	$(BIN)/python -m pytest
+
+# SIGKILL at 50 seeded moments of a run of two arms (8 of them are in `make test`); ENGCMP_CHAOS_SEED repeats another draw.
+chaos: $(VENV)/.ready-dev
+	ENGCMP_CHAOS_MOMENTS=50 $(BIN)/python -m pytest tests/chaos
 
 # The capture plugin and the teacher on the real vLLM, torch and transformers, in an environment of their own outside the checkout
 # (3.5 GB in the user's cache folder, or where ENGCMP_VLLM_ENV says). Linux x86-64; up to 15 minutes.

@@ -35,7 +35,7 @@ from engcmp_resources.store import Store
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftover processes in /proc")
 
-MOMENTS = int(os.environ.get("ENGCMP_CHAOS_MOMENTS", "30"))
+MOMENTS = int(os.environ.get("ENGCMP_CHAOS_MOMENTS", "8"))  # `make chaos`: 50
 SEED = int(os.environ.get("ENGCMP_CHAOS_SEED", "20261129"))
 RUN = ("run", STUDY, "--arm", A, "--arm", B)
 # A line that tells how far some work is, or that an engine is being started.
@@ -56,8 +56,8 @@ def moments(draw: random.Random) -> Iterator[tuple[re.Pattern[str], float]]:
         yield (re.compile("."), 0.0) if at_once else (PROGRESS, draw.uniform(0.3, 4.0))
 
 
-@pytest.mark.timeout(900)
-def test_a_run_killed_at_thirty_moments_ends_in_the_same_results_and_captures_nothing_twice(
+@pytest.mark.timeout(300 + 60 * MOMENTS)
+def test_a_run_killed_at_any_moment_ends_in_the_same_results_and_captures_nothing_twice(
     cut_home: Path, measured_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began, completed = time.monotonic(), 0
