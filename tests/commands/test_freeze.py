@@ -82,9 +82,8 @@ def test_an_amendment_keeps_its_reason_the_changes_and_the_hash_before(
     *kept, amendment = new["amendments"]
     assert kept == earlier
     assert (amendment["from"], amendment["because"]) == (old, "a limit was missing")
-    assert amendment["changed"] == [
-        f"protocol file {name} was edited after the freeze" for name in ("prompt_set.json", "protocol.toml", "texts/code-1.txt", "throughput_plan.json")
-    ]  # fmt: skip
+    changed = ("prompt_set.json", "protocol.toml", "texts/code-1.txt", "throughput_plan.json")
+    assert amendment["changed"] == [f"protocol file {name} was edited after the freeze" for name in changed]
     load_study(STUDY).require_frozen()
     add_limit(folder, "one more")
     assert exit_code("amend", STUDY, "--because", "one more") == 0
