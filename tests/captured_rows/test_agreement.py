@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from engcmp_assets.captured_rows.agreement import first_difference, identical_share
@@ -17,8 +20,10 @@ WINDOWS = tuple(
 PANEL = Panel("pa", 9, "full", WINDOWS)
 
 
-def captured(*changed: tuple[int, str, int]) -> Made:
-    """A capture of two launches of two repeats each; `changed` are the rows (launch, window, position) of a second repeat that differ."""
+def captured(*changed: tuple[int, str, int], notes: dict[str, Any] | None = None) -> Made:
+    """A capture of two launches of two repeats each; `changed` are the rows (launch, window, position) of a second repeat that differ,
+    `notes` what the engine said of each request.
+    """
     entries = []
     for launch in (1, 2):
         for window in ("a", "b"):
@@ -26,6 +31,7 @@ def captured(*changed: tuple[int, str, int]) -> Made:
             second = {str(row): ("other" if (launch, window, row) in changed else first[str(row)]) for row in POSITIONS}
             repeats = [
                 {"files": {"pa": {"sha256": str(index) * 64, "bytes": 8}}, "row_sha256": rows}
+                | ({"notes": notes} if notes else {})
                 for index, rows in enumerate((first, second))
             ]
             entries.append(
@@ -52,6 +58,18 @@ def test_runs_that_agree_have_none() -> None:
     assert "first_difference" not in made.details and list(made.flags) == []
     (check,) = (one for one in made.checks if one.name == "repeats_agree")
     assert check.passed and check.explanation == "Every row is bit-identical in every run"
+
+
+def test_what_an_engine_noted_of_each_request_is_kept_with_its_run_start_and_window() -> None:
+    assert "requests.json" not in {product.name for product in captured().products}
+    made = captured(notes={"chunk_lengths": [64, 64, 12], "cached_tokens": 0, "other_requests": 0})
+    (kept,) = (json.loads(product.content) for product in made.products if product.name == "requests.json")
+    assert [(one["run"], one["start"], one["window_id"]) for one in kept][:3] == [
+        ("1.1", 1, "a"),
+        ("1.2", 1, "a"),
+        ("1.1", 1, "b"),
+    ]
+    assert len(kept) == 8 and all(one["chunk_lengths"] == [64, 64, 12] and one["cached_tokens"] == 0 for one in kept)
 
 
 def test_shares_and_first_differences_are_of_the_same_rows() -> None:
