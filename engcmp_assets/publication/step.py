@@ -44,6 +44,12 @@ COLUMNS = (
         "1",
         "Each measure on each population: value, unit, interval, floor, and the id for engcmp trace",
     ),
+    Column(
+        "speed",
+        "object",
+        "1",
+        "Each cell of the speed block: how it was measured, its flags, and its figures. Only where the study measures speed",
+    ),
 )
 
 

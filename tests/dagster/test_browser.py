@@ -64,7 +64,7 @@ def materialize_all(page: Page, ui: Ui, shoot: Shoot) -> None:
     page.locator(".CodeMirror").first.click()
     page.keyboard.type(f'key:"{PREFIX}/*"')  # the graph of one study: another study has other partitions
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Materialize all (13)")).to_be_visible()
+    expect(page.get_by_role("button", name="Materialize all (16)")).to_be_visible()
     page.get_by_role("button", name="Materialize all").click()
     page.get_by_text("Select a partition or create one").click()
     page.get_by_text(Q4).filter(visible=True).last.click()
