@@ -43,7 +43,7 @@ _OURS = frozenset(
 )
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _STOP_S, _STOP_WAIT_S, _INSPECT_S = 30, 90.0, 30.0
-# The launcher mounts CACHE_DIR here: the one folder of ours that the container can write.
+# A path within the container, where the launcher mounts CACHE_DIR: the one folder of ours that it can write.
 _CACHE_TARGET, _PLUGIN, _CAPTURES = "/root/.cache", "engcmp-vllm-plugin", "engcmp-captures"
 _KV_LINE = re.compile(
     r"KV cache size: ([\d,]+) tokens(?:, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x)?"
