@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo ui test test-vllm chaos lint bench lock clean
+.PHONY: setup demo ui test test-vllm test-machines chaos lint bench lock clean audit-packages
 
 setup: $(VENV)/.ready
 
@@ -33,7 +33,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 test: $(VENV)/.ready-dev lint
-	$(BIN)/python -m pytest
+	@$(BIN)/python tests/run_all.py
 
 # SIGKILL at 50 seeded moments of a run of two arms (8 of them are in `make test`); ENGCMP_CHAOS_SEED repeats another draw.
 chaos: $(VENV)/.ready-dev
@@ -45,6 +45,12 @@ test-vllm: $(VENV)/.ready-dev
 	$(BIN)/python -m engcmp_resources.vllm_environment
 	ENGCMP_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm
 
+# Several machines: Postgres and Redis of the system (postgresql, redis-server), an S3 server from the package index, two workers, each in a
+# network namespace where this user may make one. About 5 minutes.
+test-machines: $(VENV)/.ready-dev tests/machines/requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r tests/machines/requirements.lock
+	ENGCMP_TEST_MACHINES=1 $(BIN)/python -m pytest tests/machines
+
 # Numbers, not verdicts: how the seconds grow with the number of arms, rows and pages. They need the results of `make demo`.
 bench: $(VENV)/.ready-dev
 	@for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -55,6 +61,14 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
 lock:
 	printf 'setuptools>=77\npip>=26\n' | $(LOCK) pyproject.toml - -o requirements.lock
 	printf 'setuptools>=77\npip>=26\n' | $(LOCK) --extra dev -c requirements.lock pyproject.toml - -o requirements-dev.lock
+	printf 'setuptools>=77\npip>=26\n' | $(LOCK) --extra machines -c requirements.lock pyproject.toml - -o engcmp_resources/deploy/requirements.lock
+	printf 'setuptools>=77\npip>=26\n' | $(LOCK) --extra dev --extra machines --extra machines-dev -c requirements-dev.lock \
+		-c engcmp_resources/deploy/requirements.lock pyproject.toml - -o tests/machines/requirements.lock
+
+# Known vulnerabilities of the locked packages, by pip-audit in an environment of its own. It asks a service on the network; where none
+# answers it says so and that nothing was audited, and is no failure.
+audit-packages: $(VENV)/.ready
+	@$(BIN)/python tests/security/audit_packages.py
 
 clean:
 	rm -rf $(VENV) .engcmp build *.egg-info

@@ -17,18 +17,20 @@ from engcmp_assets.captured_rows.session import capture_steps
 from engcmp_assets.engine_versions.decisions import in_words, news_key
 from engcmp_assets.engine_versions.look import candidates_of, look
 from engcmp_assets.frozen_protocol.iteration_freeze import freeze_iteration
+from engcmp_assets.kernel.blocks import INPUTS, is_asked, not_asked
 from engcmp_assets.kernel.iterations import Iteration
-from engcmp_assets.kernel.names import ENGINE_VERSIONS
+from engcmp_assets.kernel.names import CATALOG, ENGINE_VERSIONS
 from engcmp_assets.kernel.progress import Say, stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, base_of, prepare, says_the_same
+from engcmp_assets.long_replies.session import serving_steps
 from engcmp_assets.partitions import arm_partitions, candidate_partitions
-from engcmp_assets.steps import step_named
-from engcmp_assets.throughput_events.session import speed_steps
+from engcmp_assets.steps import step_named, steps_of
 from engcmp_resources.canonical import sha256_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
+from engcmp_resources.refusals import REFUSALS
 from engcmp_resources.releases.base import RateLimitedError, UnreachableError
 from engcmp_resources.store import Store
 
@@ -96,13 +98,30 @@ def next_run(study: Study, store: Store, iteration: Iteration, arm: ArmKey) -> d
     name, prefix = study.protocol.study, study.protocol.asset_prefix
     if store.head(name, arm.folder, "summaries") is not None:
         return None
-    steps = (*capture_steps(study), *speed_steps(study))
-    captured = all(store.head(name, arm.folder, step.artifact) is not None for step in steps)
+    steps = (*capture_steps(study), *serving_steps(study))
+    asked = [step for step in steps if is_asked(study.protocol, arm, step.artifact)]
+    captured = all(store.head(name, arm.folder, step.artifact) is not None for step in asked)
     part = "analysis" if captured else "capture"
     digest = iteration.adds.release.digest if iteration.adds.release else ""
     versions = [step.code_version for step in steps]
     key = sha256_of([part, str(arm), digest, study.frozen_sha256, iteration.frozen_sha256, versions])[:_RUN_KEY_CHARS]
-    return dg.RunRequest(run_key=key, job_name=f"{prefix}_{part}", partition_key=str(arm), tags=arm_tags(arm))
+    return dg.RunRequest(
+        run_key=key, job_name=f"{prefix}_{part}", partition_key=str(arm), tags=arm_tags(arm),
+        asset_selection=selection(study, arm, captured=captured),
+    )  # fmt: skip
+
+
+def selection(study: Study, arm: ArmKey, *, captured: bool) -> list[dg.AssetKey] | None:
+    """The assets of a run of an arm that is not asked for every block of the study; None for all of the job."""
+    if not not_asked(study.protocol, arm):
+        return None
+    first = {step.artifact for step in (*capture_steps(study), *serving_steps(study))} | {*INPUTS, "reference_rows"}
+    names = ["frozen_protocol", *(step.artifact for step in steps_of(study) if step.per_arm)]
+    return [
+        events.asset_key(study, name)
+        for name in names
+        if (name not in first) == captured and is_asked(study.protocol, arm, name)
+    ]
 
 
 def arm_tags(arm: ArmKey) -> dict[str, str]:
@@ -112,7 +131,7 @@ def arm_tags(arm: ArmKey) -> dict[str, str]:
 
 
 def results_sensor(study: Study) -> dg.SensorDefinition:
-    """Always on: comparisons and pages follow what was measured. It never starts an engine."""
+    """Always on: comparisons, pages and the catalog follow what was measured. It never starts an engine."""
     name, prefix = study.folder.name, study.protocol.asset_prefix
 
     @dg.sensor(
@@ -120,7 +139,7 @@ def results_sensor(study: Study) -> dg.SensorDefinition:
         job_name=f"{prefix}_results",
         minimum_interval_seconds=_RESULTS_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Makes comparisons and pages again when an arm that they rest on has new figures. It never starts an engine.",
+        description="Makes comparisons, pages and catalog again when an arm that they rest on has new figures. It never starts an engine.",
     )
     def keep(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         now, store = load_study(name), Store(home_folder(), read_only=True)
@@ -129,7 +148,7 @@ def results_sensor(study: Study) -> dg.SensorDefinition:
             return dg.SkipReason("nothing has changed since the last look")
         stale = stale_results(Session(now, store, "sensor", context.log.info))
         if not stale:
-            return dg.SensorResult(skip_reason="comparisons and pages are current", cursor=state)
+            return dg.SensorResult(skip_reason="comparisons, pages and the catalog are current", cursor=state)
         return dg.SensorResult(run_requests=[dg.RunRequest(run_key=sha256_of(stale)[:_RUN_KEY_CHARS])], cursor=state)
 
     return keep
@@ -142,7 +161,7 @@ def stale_results(session: Session) -> dict[str, str]:
     if not any(one and one.receipt["frozen_sha256"] == study.frozen_sha256 for one in summaries):
         return {}
     found = {}
-    for artifact in ("comparisons", "publication"):
+    for artifact in ("comparisons", "publication", CATALOG):
         current = session.current(artifact, None)
         try:
             base = base_of(prepare(session, step_named(study, artifact), None))
@@ -155,9 +174,10 @@ def stale_results(session: Session) -> dict[str, str]:
 
 
 def _heads_state(study: Study, store: Store) -> str:
-    """A short word for all heads of the study: it changes when any of them is replaced."""
-    folder = store.home / "heads" / study.protocol.study
-    heads = sorted((str(path.relative_to(folder)), path.stat().st_mtime_ns) for path in folder.rglob("*.json"))
+    """A short word for all heads of the study and its arms' refusals: it changes when any of them is replaced."""
+    folders = [store.home / kind / study.protocol.study for kind in ("heads", REFUSALS)]
+    paths = [path for folder in folders for path in folder.rglob("*.json")]
+    heads = sorted((str(path.relative_to(store.home)), path.stat().st_mtime_ns) for path in paths)
     return sha256_of([study.frozen_sha256, [one.frozen_sha256 for one in study.iterations], heads])
 
 

@@ -11,20 +11,27 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from engcmp_assets.catalog.lineage import lineage_of
 from engcmp_assets.kernel.names import ALL, LAUNCH
 from engcmp_assets.kernel.plots import format_number, markdown_image
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, plain
 from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_assets.kernel.work import Done, Session, Step, output_blob
 from engcmp_assets.matrix import matrix_now, matrix_published
+from engcmp_assets.steps import steps_of
 from engcmp_resources.errors import EngcmpError
 
 PLOT = "plot.png"
 _MIB = 1 << 20
 # The page makes a row of each number: with a thousand it does not open within a minute.
 _PLOTTED = 100
+# Of speeds and start-ups, what the table of figures shows.
+_HEADLINES = frozenset(
+    {"ttft_median_ms", "decode_tok_s", "decode_first1_tok_s", "prefill_tok_s", "aggregate_tok_s", *STARTUP_IDS}
+)
 _WITHOUT_UNIT = ("str", "bool", "object")
 _ENDED_RUNS = 1000  # how many of the newest are looked through for arms that failed
 WORDS = {
@@ -59,8 +66,34 @@ def spec_fields(study: Study, step: Step) -> dict[str, Any]:
         "owners": study.protocol.owners,
         "kinds": set(step.kinds),
         "code_version": step.code_version,
-        "metadata": {"dagster/column_schema": table_schema(step.columns), "study": study.protocol.study},
+        "tags": asset_tags(study, step),
+        "metadata": {
+            "dagster/column_schema": table_schema(step.columns),
+            "dagster/column_lineage": column_lineage(study, step),
+            "study": study.protocol.study,
+        },
     }
+
+
+def asset_tags(study: Study, step: Step) -> dict[str, str]:
+    """By which assets are found in the UI, as `tag:"engcmp/study"="smollm2-cpu"`; a tag's value takes no slash."""
+    return {
+        "engcmp/study": study.protocol.study,
+        "engcmp/artifact": step.artifact.replace("/", "."),
+        "engcmp/of": "arm" if step.per_arm else "study",
+        "engcmp/step_version": step.version,
+    }
+
+
+def column_lineage(study: Study, step: Step) -> dg.TableColumnLineage:
+    """Of each column the columns of the assets above it that it is made from; a column that comes to be here has none."""
+    found = lineage_of(step, {one.artifact: one for one in steps_of(study)})
+    return dg.TableColumnLineage(
+        {
+            column: [dg.TableColumnDep(asset_key(study, artifact), of) for artifact, of in origins]
+            for column, origins in found.items()
+        }
+    )
 
 
 def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
@@ -118,6 +151,7 @@ def materialize_result(
             "data_version": data_version,
             "outputs": _outputs_table(receipt),
             "dagster/column_schema": table_schema(step.columns),
+            "dagster/column_lineage": column_lineage(study, step),
             **_row_count(step, receipt),
             **_other_tables(step, receipt),
         },
@@ -255,7 +289,7 @@ def _with_unit(column: Column) -> str:
 
 
 def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures over all rows as a short table, and every figure with its id."""
+    """The figures over all rows as a short table, and every figure with its id. Of speeds, which have cells and no rows, the headlines."""
     if not receipt["figures"]:
         return {}
     over_all = [figure for figure in receipt["figures"] if figure["population"] == ALL]
@@ -269,10 +303,28 @@ def _figures(receipt: Mapping[str, Any]) -> dict[str, Any]:
          _arm_of(figure, receipt), f"`{figure['figure_id']}`"]
         for figure in receipt["figures"]
     ]  # fmt: skip
+    table = _table(("measure", "panel", "value", "interval", "unit", "arm", "rows", "documents"), short)
     return {
-        "figures": _table(("measure", "panel", "value", "interval", "unit", "arm", "rows", "documents"), short),
+        "figures": table if short else _headlines(receipt),
         "every_figure": _table(("measure", "panel", "population", "value", "interval", "unit", "arm", "id for engcmp trace"), full),
     }  # fmt: skip
+
+
+def _headlines(receipt: Mapping[str, Any]) -> dg.MarkdownMetadataValue:
+    """The speeds and start-ups that a reader looks at first, those that have a value, cell by cell."""
+    shown = [
+        [
+            figure["measure"],
+            figure["population"],
+            _numbers(figure)[0],
+            figure["unit"],
+            figure["rows"],
+            f"`{figure['figure_id']}`",
+        ]
+        for figure in receipt["figures"]
+        if figure["measure"] in _HEADLINES and not isinstance(figure["value"], dict)
+    ]
+    return _table(("measure", "cell", "value", "unit", "requests", "id for engcmp trace"), shown)
 
 
 def _numbers_alone(receipt: Mapping[str, Any]) -> dict[str, float]:

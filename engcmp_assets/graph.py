@@ -7,6 +7,7 @@ This file makes assets, checks and jobs; `events` is what a reader sees on an as
 # No postponed annotations here: Dagster reads the ops' annotations as types.
 
 import datetime
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,28 +16,37 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from engcmp_assets import automation, events, observations, upkeep
+from engcmp_assets import alerting, automation, events, observations, spreading, upkeep
 from engcmp_assets.captured_rows.drift import ABOUT as ABOUT_DRIFT
 from engcmp_assets.captured_rows.drift import CHECK as DRIFT
 from engcmp_assets.captured_rows.drift import drift_check
+from engcmp_assets.captured_rows.refusals import refusal_kept
 from engcmp_assets.captured_rows.session import capture_arm, capture_steps
 from engcmp_assets.engine_launch.preconditions import refuse_unready_place
-from engcmp_assets.kernel.names import CELLS, ENGINE_VERSIONS, LAUNCH, SERVING
+from engcmp_assets.frozen_protocol.standing import require_standing
+from engcmp_assets.kernel import row_loop
+from engcmp_assets.kernel.names import AUDIT, CATALOG, CELLS, ENGINE_VERSIONS, LAUNCH, REPLY_CHECKS, SERVING
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
+from engcmp_assets.kernel.version_alerts import ALERTS
 from engcmp_assets.kernel.work import Done, Session, Step, materialize
+from engcmp_assets.long_replies.session import measure_serving, serving_steps
 from engcmp_assets.lost_runs import lost_runs_sensor
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.steps import step_named, steps_of
-from engcmp_assets.throughput_events.session import measure_speed, speed_steps
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.object_cache import ObjectCache
+from engcmp_resources.object_store import VARIABLE
 from engcmp_resources.places import home_folder, study_names
+from engcmp_resources.shared_heads import pull
 from engcmp_resources.store import Store
 
 POOL = "gpu"
 FIRST_OF_ARM = "sources"
-ANALYSIS = ("scores", "tails", CELLS, "summaries")
+COMPARED = "comparisons"
+OF_ROWS = ("scores", "tails")
+ANALYSIS = ("scores", "tails", CELLS, REPLY_CHECKS, "summaries")
 # A week, and a day for a machine that was off.
 _PUBLISHED_FOR = datetime.timedelta(days=8)
 
@@ -64,16 +74,20 @@ def definitions() -> dg.Definitions:
 
     One that cannot be read at all (a draft beside the others) is left out, with its error on standard error.
     """
+    row_loop.keep_objects(ObjectCache())  # every process that runs a step comes by here
     assets: list[Any] = []
     jobs: list[Any] = [upkeep.clean_up_job()]
     sensors: list[dg.SensorDefinition] = [lost_runs_sensor()]
+    if os.environ.get(VARIABLE):
+        sensors.append(spreading.shared_results_sensor())
     schedules: list[dg.ScheduleDefinition] = [upkeep.clean_up_schedule()]
     for study in _readable_studies():
         assets += study_assets(study)
         own = study_jobs(study)
-        jobs += [*own.values(), upkeep.verify_job(study)]
+        jobs += [*own.values(), upkeep.verify_job(study), spreading.windows_job(study)]
         sensors += [
             automation.arms_sensor(study, [own["capture"], own["analysis"]]), automation.results_sensor(study),
+            alerting.alerts_sensor(study),
         ]  # fmt: skip
         schedules += upkeep.study_schedules(study)
         if study.protocol.releases:
@@ -97,18 +111,18 @@ def _readable_studies() -> Iterator[Study]:
 
 def study_assets(study: Study) -> list[dg.AssetsDefinition]:
     """The study's assets: one for each step, one multi-asset within which the engine lives, and the look at the world outside."""
-    within = [step.artifact for step in (*capture_steps(study), *speed_steps(study))]
+    within = [step.artifact for step in (*capture_steps(study), *serving_steps(study))]
     single = [_asset(study, step) for step in steps_of(study) if step.artifact not in (*within, ENGINE_VERSIONS)]
     outside = [_versions_asset(study)] if study.protocol.releases else []
-    speed = [_speed_asset(study)] if study.protocol.throughput else []
-    return [*single, _capture_asset(study), *speed, *outside]
+    serving = [_serving_asset(study)] if serving_steps(study) else []
+    return [*single, _capture_asset(study), *serving, *outside]
 
 
 def study_jobs(study: Study) -> dict[str, Any]:
     """Everything of an arm as one run, the same in two parts (the engine, then what follows from its rows), and the study-wide results."""
     prefix = study.protocol.asset_prefix
-    speeds = [step.artifact for step in speed_steps(study)]
-    captured = [*(step.artifact for step in capture_steps(study)), *speeds]
+    serving = [step.artifact for step in serving_steps(study)]
+    captured = [*(step.artifact for step in capture_steps(study)), *serving]
     of_arm = [step.artifact for step in steps_of(study) if step.per_arm]
     analysis = [name for name in of_arm if name in ANALYSIS]
     inputs = [name for name in of_arm if name not in (*captured, *analysis)]
@@ -119,11 +133,12 @@ def study_jobs(study: Study) -> dict[str, Any]:
             "The measurements of one arm: its inputs, the engine's launches, its rows and its speed. It alone needs the engine's place.",
         ),
         "analysis": (analysis, "What follows from an arm's measurements: scores, tails, speeds and summary. It starts no engine."),
-        "results": (["comparisons", "publication"], "Comparisons of all measured arms, and the pages."),
+        "results": (["comparisons", "publication", CATALOG], "Comparisons of all measured arms, the pages, and the catalog of all files."),
+        AUDIT: ([AUDIT], "The study looked at again by a process without a network and without a way to write: its findings."),
     }  # fmt: skip
-    if speeds:
-        text = "The speed of one arm, whose inputs were made before: its launches, events and cells, and the summary."
-        parts["speed"] = ([*speeds, CELLS, "summaries"], text)
+    if serving:
+        text = "What is measured of one arm under load, whose inputs were made before, what follows from it, and the summary."
+        parts["speed"] = ([*serving, *(name for name in analysis if name not in OF_ROWS)], text)
     if study.protocol.releases:
         text = "Looks for new versions of the engines, and writes a candidate for each one that counts."
         parts[ENGINE_VERSIONS] = ([ENGINE_VERSIONS], text)
@@ -144,16 +159,20 @@ def _asset(study: Study, step: Step) -> dg.AssetsDefinition:
         name=f"{prefix}__{step.artifact}",
         specs=[dg.AssetSpec(**events.spec_fields(study, step), freshness_policy=_freshness(step))],
         partitions_def=arm_partitions(prefix) if step.per_arm else None,
-        check_specs=events.check_specs(study, step, arm_partitions(prefix) if step.per_arm else None),
+        check_specs=events.check_specs(
+            study, step, arm_partitions(prefix) if step.per_arm else None, ALERTS if step.artifact == COMPARED else None
+        ),
     )
     def make(context: dg.AssetExecutionContext, config: Materialize) -> Iterator[dg.MaterializeResult[Any]]:
         with events.failures():
             session = _session(study, context)
             arm = _arm(session.study, context) if step.per_arm else None
             if arm is not None and step.artifact == FIRST_OF_ARM:
-                refuse_unready_place(session, arm)
+                with refusal_kept(session, arm, measured=False):
+                    refuse_unready_place(session, arm)
             done = materialize(session, step, arm, remeasure=config.remeasure)
-            yield events.materialize_result(session, step, arm, done, instance=context.instance)
+            told = alerting.version_checks(session, done) if step.artifact == COMPARED else []
+            yield events.materialize_result(session, step, arm, done, instance=context.instance, further_checks=told)
 
     return make
 
@@ -199,32 +218,32 @@ def _capture_asset(study: Study) -> dg.AssetsDefinition:
     return scoring
 
 
-def _speed_asset(study: Study) -> dg.AssetsDefinition:
+def _serving_asset(study: Study) -> dg.AssetsDefinition:
     prefix = study.protocol.asset_prefix
     arms = arm_partitions(prefix)
 
     @dg.multi_asset(
         name=f"{prefix}__serving",
-        specs=[dg.AssetSpec(**events.spec_fields(study, step), skippable=True) for step in speed_steps(study)],
-        check_specs=[check for step in speed_steps(study) for check in events.check_specs(study, step, arms)],
+        specs=[dg.AssetSpec(**events.spec_fields(study, step), skippable=True) for step in serving_steps(study)],
+        check_specs=[check for step in serving_steps(study) for check in events.check_specs(study, step, arms)],
         partitions_def=arms,
         can_subset=True,
         pool=POOL,
-        description="The engine's life under its load: lock, start, proof, every cell of the plan, end.",
+        description="The engine's life under its load: lock, start, proof, every cell and every reply of the plan, end.",
     )
     def serving(context: dg.AssetExecutionContext, config: MeasureSpeed) -> Iterator[dg.MaterializeResult[Any]]:
         with events.failures():
             session = _session(study, context)
             arm = _arm(session.study, context)
             wanted = [
-                step.artifact for step in speed_steps(study)
+                step.artifact for step in serving_steps(study)
                 if events.asset_key(study, step.artifact) in context.selected_asset_keys
             ]  # fmt: skip
 
             def ready(facts: Any) -> None:
                 context.log_event(events.ready_observation(study, arm, facts, SERVING))
 
-            measured = measure_speed(
+            measured = measure_serving(
                 session,
                 arm,
                 artifacts=wanted,
@@ -277,8 +296,17 @@ def _freshness(step: Step) -> dg.FreshnessPolicy | None:
 
 
 def _session(study: Study, context: dg.AssetExecutionContext) -> Session:
-    """The study is read anew for each run, so that a code location that was loaded before an edit cannot measure an old protocol."""
-    return Session(load_study(study.folder.name), Store(home_folder()), context.run.run_id, events.say_to(context))
+    """The study is read anew for each run, so that a code location that was loaded before an edit cannot measure an old protocol.
+
+    Nothing is made of one that differs from its freeze, in its files or in what this code measures. What other machines have committed
+    meanwhile is taken in first.
+    """
+    now = load_study(study.folder.name)
+    require_standing(now)
+    store = Store(home_folder())
+    if store.shared is not None:
+        pull(store, study.folder.name)
+    return Session(now, store, context.run.run_id, events.say_to(context))
 
 
 def _arm(study: Study, context: dg.AssetExecutionContext) -> ArmKey:

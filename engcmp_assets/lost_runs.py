@@ -7,7 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 
-_SENSOR_INTERVAL_S = 30
+from engcmp_assets.beats import TASK_TAG, cursor_of, end_silent_runs, heard_of
+
+_SENSOR_INTERVAL_S = 15
 _IN_PROGRESS = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 _PROC = Path("/proc")
 # The clock of /proc counts whole seconds since boot.
@@ -27,9 +29,11 @@ def lost_runs_sensor() -> dg.SensorDefinition:
     )
     def end(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         lost = end_lost_runs(context.instance)
-        return dg.SkipReason(
-            f"reported as failed: {', '.join(lost)}" if lost else "every run in progress has its process"
-        )
+        heard, silent = end_silent_runs(context.instance, heard_of(context.cursor), time.time())
+        lost += silent
+        text = f"reported as failed: {', '.join(lost)}" if lost else "every run in progress has its process"
+        context.update_cursor(cursor_of(heard))
+        return dg.SkipReason(text)
 
     return end
 
@@ -38,10 +42,13 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
     """Report every run in progress whose process is gone as failed (as canceled, if that was asked for); their ids.
 
     A killed command, a killed UI or a restarted machine leave such runs. What they completed is in the store, so that
-    materializing again continues. A run that has not told its process yet is left alone, unless it never will.
+    materializing again continues. A run that has not told its process yet is left alone, unless it never will. So is one that went to
+    a worker of another machine: this machine's processes say nothing of it (beats.py).
     """
     lost: list[str] = []
     for record in instance.get_run_records(dg.RunsFilter(statuses=list(_IN_PROGRESS))):
+        if TASK_TAG in record.dagster_run.tags:
+            continue
         run, worker = record.dagster_run, _worker(instance, record.dagster_run.run_id)
         if _lives(*worker) if worker else time.time() - record.update_timestamp.timestamp() < _SILENT_S:
             continue

@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engcmp_assets.captured_rows.refusals import refusals_of
+from engcmp_assets.comparisons.asked import compared_blocks
 from engcmp_assets.kernel.matrix import (
     FAILED,
     MEASURED,
+    NOT_COMPARABLE,
     NOT_MEASURED,
+    REFUSED,
     Standing,
     Verdict,
     matrix_table,
@@ -32,7 +36,8 @@ _COMPARISONS: dict[tuple[str, Look], tuple[dict[str, str], dict[str, Mapping[str
 def matrix_now(session: Session, own: ArmKey, failed: Failed, page: Callable[[ArmKey], str]) -> str:
     """The matrix of what stands now, for the page of `own`.
 
-    Of the arms that have no summary, `failed` names those whose last run failed, with what to know of it.
+    Of the arms that have no summary, those whose last run was refused say why; of the rest `failed` names those whose last run failed,
+    with what to know of it.
     """
     study, look = session.study, _look(session.study)
     found: dict[ArmKey, Standing] = {}
@@ -45,9 +50,14 @@ def matrix_now(session: Session, own: ArmKey, failed: Failed, page: Callable[[Ar
                 found[arm] = Standing(arm, MEASURED, None, figure)
         except EngcmpError as error:
             found[arm] = Standing(arm, FAILED, error.what)
+    refused = refusals_of(session, [arm for arm in study.protocol.arm_keys if arm not in found])
+    found |= {ArmKey.parse(arm): Standing(ArmKey.parse(arm), REFUSED, why) for arm, why in refused.items()}
     missing = [str(arm) for arm in study.protocol.arm_keys if arm not in found]
     why = failed(missing) if missing else {}
     standings = [found.get(arm) or _not_measured(study, arm, why) for arm in study.protocol.arm_keys]
+    standings += [
+        Standing(ArmKey.parse(one.arm), NOT_COMPARABLE, f"{one.state}: {one.reason}") for one in study.protocol.not_run
+    ]
     try:
         verdicts = _verdicts(session, _head(session, "comparisons", None), look, contents)
     except EngcmpError:  # damaged evidence: `verify` says so, and here it counts as none
@@ -87,7 +97,7 @@ def _verdicts(session: Session, compared: str | None, look: Look, contents: Mapp
     protocol = session.study.protocol
     found = []
     for plan in protocol.comparisons:
-        if plan.compares_paths:
+        if plan.compares_paths or "q" not in compared_blocks(protocol, plan):
             continue
         figure = figures.get(figure_id(f"{protocol.study}/pair/{plan.pair_id}", look[0], ALL, look[1]))
         current = all(beside.get(arm) == contents.get(arm) for arm in (plan.candidate, plan.baseline))
@@ -98,7 +108,7 @@ def _verdicts(session: Session, compared: str | None, look: Look, contents: Mapp
 def _table(
     standings: list[Standing], verdicts: list[Verdict], look: Look, page: Callable[[ArmKey], str], own: ArmKey | None
 ) -> str:
-    links = {one.arm: page(one.arm) for one in standings}
+    links = {one.arm: page(one.arm) for one in standings if one.state != NOT_COMPARABLE}
     return matrix_table(standings, verdicts, panel=look[0], measure_id=look[1], links=links, own=own)
 
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import docker  # type: ignore[import-untyped]
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound  # type: ignore[import-untyped]
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from engcmp_resources.canonical import sha256_bytes
 from engcmp_resources.container_owners import is_dead, owner
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.locks import names_one_of
+from engcmp_resources.secrecy import hidden_secret
 from engcmp_resources.start_failures import remedy_for, why_no_docker
 
 _SOCKET = Path("/var/run/docker.sock")
@@ -34,7 +34,6 @@ _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 16
 _OWNER = "ENGCMP_OWNER"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_SECRET_CHARACTERS = 12
 _FAILURES = (DockerException, OSError)  # the second is what the library's HTTP raises
 
 
@@ -371,11 +370,6 @@ def surely(action: Callable[[], None]) -> None:
             interrupt = error
     if interrupt is not None:
         raise interrupt
-
-
-def hidden_secret(value: str) -> str:
-    """What stands for a secret in receipts and logs: the beginning of its SHA-256."""
-    return f"sha256:{sha256_bytes(value.encode())[:_SECRET_CHARACTERS]}"
 
 
 def tail_of(log: Path, lines: int = 40) -> str:

@@ -9,7 +9,8 @@ import os
 import secrets
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -68,6 +69,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def write_synced(contents: Mapping[Path, bytes]) -> None:
+    """Write files, and come back when their bytes are on disk. Waiting for all at once is one wait, not one for each."""
+    for path, content in contents.items():
+        path.write_bytes(content)
+    with ThreadPoolExecutor(len(contents)) as waiting:
+        list(waiting.map(_sync_file, contents))
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> None:
     """Write `data` as `target`: temporary file, fsync, rename, fsync of the folder. Raises EngcmpError where the disk refuses."""
     with disk_errors(target):
@@ -87,6 +101,22 @@ def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> Non
 def replace_visible(path: Path, data: bytes) -> None:
     """`write_whole` of a file that a user sees and edits. What a kill leaves has a name with a dot in front: no file of a study."""
     write_whole(path, data, temporary=path.with_name(f".{path.name}.partial"), mode=0o644)
+
+
+def replace_all_visible(contents: Mapping[Path, bytes]) -> None:
+    """`replace_visible` of files of one folder: each appears whole or not at all, in their order. A kill may leave the first ones."""
+    folder = next(iter(contents)).parent
+    partials = {path: path.with_name(f".{path.name}.partial") for path in contents}
+    with disk_errors(folder):
+        try:
+            write_synced({partials[path]: content for path, content in contents.items()})
+            for path, partial in partials.items():
+                partial.chmod(0o644)
+                partial.replace(path)
+        finally:
+            for partial in partials.values():
+                partial.unlink(missing_ok=True)
+        sync_folder(folder)
 
 
 def keep_whole(partial: Path, target: Path) -> None:

@@ -227,7 +227,7 @@ def _lock_of_gpu(folder: Path, gpu: int, waiting: Callable[[str], None], timeout
         descriptor = _open_lock(path)
         try:
             asked = {"what": f"the lock of {_name(path)}", "holder": lambda: _holder(path)}
-            take_lock(descriptor, path, waiting=waiting, timeout_s=timeout_s, **asked)  # type: ignore[arg-type]
+            take_lock(descriptor, path, waiting=waiting, timeout_s=timeout_s, **asked)  # type: ignore[arg-type] # its own named arguments, handed on
             if _is_still(descriptor, path):  # a file that was removed meanwhile locks nobody out
                 yield path
                 return

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ _REMIND_S = 10.0
 _HOLDER_BYTES = 4096
 _KILL_WAIT_S = 10.0
 _ROUNDS = 5
+_SESSION = 3  # of the fields of /proc/PID/stat behind the name
 _LABEL_SEPARATOR = os.pathsep
 _PROC = Path("/proc")
 
@@ -253,19 +254,43 @@ def _kill(orphan: _Orphan, locks: Sequence[Path]) -> bool:
         handle = os.pidfd_open(orphan.pid)
     except ProcessLookupError:
         return False
+    company: list[int] = []
     try:
         # The handle is of whoever has this pid now: look again before the signal.
         if _orphan(orphan.pid, locks) is None:
             return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        if not select.select([handle], [], [], _KILL_WAIT_S)[0]:
-            raise EngcmpError(
-                f"an engine left by a dead run does not end: {orphan}",
-                where=lock_label(locks),
-                remedy="end it by hand, or restart the machine, and run again",
-            )
-    except ProcessLookupError:
-        return False
+        company = _led_by(orphan.pid)
+        for one in (handle, *company):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(one, signal.SIGKILL)
+            if not select.select([one], [], [], _KILL_WAIT_S)[0]:
+                raise EngcmpError(
+                    f"an engine left by a dead run does not end: {orphan}",
+                    where=lock_label(locks),
+                    remedy="end it by hand, or restart the machine, and run again",
+                )
     finally:
-        os.close(handle)
+        for one in (handle, *company):
+            os.close(one)
     return True
+
+
+def _led_by(leader: int) -> list[int]:
+    """Handles of all other processes in the session that an engine's process leads; none where it leads none. Those of an engine that
+    write a title over their variables, as vLLM's engine core does, are found by it alone, and only as long as the leader lives.
+    """
+    spared, found = _ancestors() | {leader}, []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit() or int(entry.name) in spared:
+            continue
+        with suppress(OSError, IndexError):
+            handle = os.pidfd_open(int(entry.name))  # before the look: else the number may be another's by then
+            try:
+                own = int((entry / "stat").read_text().rpartition(")")[2].split()[_SESSION]) == leader
+            except OSError:
+                own = False
+            if own:
+                found.append(handle)
+            else:
+                os.close(handle)
+    return found

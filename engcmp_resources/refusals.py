@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+from dataclasses import dataclass
 from pathlib import Path
+
+REFUSALS = "refusals"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an arm's last run was refused for, and when (UTC)."""
+
+    what: str
+    when: datetime.datetime
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.when:%Y-%m-%d %H:%M} UTC"
 
 
 def refusal_file(home: Path, study: str, arm_folder: str) -> Path:
     """The record of an arm's last refusal; there is none where its last run went well."""
-    return home / "refusals" / study / f"{arm_folder}.json"
+    return home / REFUSALS / study / f"{arm_folder}.json"
 
 
-def last_refusal(home: Path, study: str, arm_folder: str) -> str | None:
+def last_refusal(home: Path, study: str, arm_folder: str) -> Refusal | None:
     """What the arm's last run was refused for; None where it was not, or the record is damaged."""
     try:
-        return str(json.loads(refusal_file(home, study, arm_folder).read_bytes())["what"])
+        said = json.loads(refusal_file(home, study, arm_folder).read_bytes())
+        return Refusal(str(said["what"]), datetime.datetime.fromisoformat(said["when"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

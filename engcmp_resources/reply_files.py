@@ -17,7 +17,11 @@ from engcmp_resources.gguf_files import open_gguf
 from engcmp_resources.tokenizing import GgufTokenizer
 
 _FIELDS = ("reply_id", "kind", "reasoning", "answer", "finish_reason")
-_SHAPE = 'write {"reply_id", "kind", "reasoning", "answer", "finish_reason"}, all text; null for what there is none of'
+_OPTIONAL = ("reasoning",)
+_SHAPE = (
+    'write {"reply_id", "kind", "reasoning", "answer", "finish_reason"}, all text; null for what there is none of; '
+    '"reasoning" may be left out'
+)
 TOKENIZER_FILE = "tokenizer.json"
 # A tokenizer of generated text gives each of these back: letters of both cases, signs, digits, indented code, other scripts, an emoji.
 PROBES = (
@@ -85,11 +89,16 @@ def _reply(data: bytes, line: int, where: str) -> ReplyLine:
     if not isinstance(entry, dict):
         raise EngcmpError("not a JSON object", where=where, remedy=_SHAPE)
     for name in _FIELDS:
-        if name not in entry:
+        if name not in entry and name not in _OPTIONAL:
             raise EngcmpError(f'"{name}" is missing', where=where, remedy=_SHAPE)
-        _check(name, entry[name], where)
+        _check(name, entry.get(name), where)
     return ReplyLine(
-        line, entry["reply_id"], entry["kind"], entry["reasoning"] or "", entry["answer"] or "", entry["finish_reason"]
+        line,
+        entry["reply_id"],
+        entry["kind"],
+        entry.get("reasoning") or "",
+        entry["answer"] or "",
+        entry["finish_reason"],
     )
 
 
@@ -130,9 +139,10 @@ class ReplyTokenizer:
 
         Raises EngcmpError for a place without one, a damaged one, and one that loses or changes text.
         """
-        path = place if place.suffix == ".gguf" else place / TOKENIZER_FILE
+        named = place.suffix == ".gguf" or place.name == TOKENIZER_FILE or (place.suffix == ".json" and place.is_file())
+        path = place if named else place / TOKENIZER_FILE  # a store names a file by its hash
         try:
-            text = _gguf_tokenizer(path) if path is place else path.read_text(encoding="utf-8")
+            text = _gguf_tokenizer(path) if path.suffix == ".gguf" else path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise EngcmpError(
                 f"no tokenizer can be read: {error}", where=str(path),

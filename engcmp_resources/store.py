@@ -1,7 +1,8 @@
 """The store: content-addressed files, receipts, heads, the index of completed tasks, and readable views.
 
 Everything is written as a temporary file, fsync, rename, fsync of the folder; a receipt after its files, a head last: what has no
-receipt does not exist. `verify` hashes; everyday reading trusts size, mtime, ctime and inode as recorded at writing.
+receipt does not exist. `verify` hashes; everyday reading trusts size, mtime, ctime and inode as recorded at writing. With an object
+store (shared_files.py) a commit also puts all of that there, and what is not here is fetched from there when it is read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from engcmp_resources.disk import (
     write_whole,
 )
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.shared_files import shared_files
 
 __all__ = ["STUDY_WIDE", "Blob", "Place", "Store", "disk_errors", "read_head", "require_space"]
 
@@ -66,7 +68,8 @@ class Store:
         self.read_only = read_only
         self._temporaries = Temporaries(home / "scratch")
         # Files whose bytes this process has hashed, with their status before that: unchanged, they need no second pass.
-        self._hashed: dict[Path, list[int]] = {}
+        self._hashed, self._untouched = dict[Path, list[int]](), dict[Path, list[int]]()
+        self.shared = None if read_only else shared_files(home)
         if not read_only:
             with disk_errors(home):
                 for name in _FOLDERS:
@@ -77,22 +80,29 @@ class Store:
 
     # ------------------------------------------------------------------ files
 
-    def path(self, blob: Blob) -> Path:
+    def here(self, blob: Blob) -> Path:
+        """Where the file lies, or would."""
         return self.home / "store" / blob.sha256[:2] / f"{blob.sha256}.{blob.suffix}"
+
+    def path(self, blob: Blob) -> Path:
+        """Where the file lies; with an object store it is fetched first where it is not here."""
+        if self.shared is not None:
+            self.shared.fetch(self.here(blob), blob.sha256)
+        return self.here(blob)
 
     def put_bytes(self, data: bytes, suffix: str) -> Blob:
         """Store `data`. Putting the same bytes again writes nothing."""
         blob = Blob(sha256_bytes(data), len(data), suffix)
-        if not self.holds(blob):
-            self._write(self.path(blob), data)
+        if not self._is_here(blob):
+            self._write(self.here(blob), data)
         return blob
 
     def put_file(self, source: Path, suffix: str) -> Blob:
         """Move the file `source` into the store (it must lie on the same file system, as scratch does)."""
         self._require_writable()
         blob = Blob(sha256_file(source), source.stat().st_size, suffix)
-        target = self.path(blob)
-        if self.holds(blob):
+        target = self.here(blob)
+        if self._is_here(blob):
             source.unlink()
             return blob
         with disk_errors(target):
@@ -104,11 +114,11 @@ class Store:
     def find(self, sha256: str, suffix: str) -> Blob | None:
         """The stored file with this hash, its bytes hashed; None where there is none or it was changed."""
         try:
-            size = self.path(Blob(sha256, 0, suffix)).lstat().st_size
+            size = self.here(Blob(sha256, 0, suffix)).lstat().st_size
         except OSError:
             return None
         blob = Blob(sha256, size, suffix)
-        return blob if self.holds(blob) else None
+        return blob if self._is_here(blob) else None
 
     def holds(self, blob: Blob, recorded: Any = None) -> bool:
         """Whether the store has exactly these bytes: by the status `recorded` at writing, else by their hash.
@@ -116,7 +126,11 @@ class Store:
         A copied home has other times and inodes: then the bytes decide, once in a process. A file that is written or replaced
         while it is hashed is not held; a hard link that another process makes or removes meanwhile changes only the ctime.
         """
-        path = self.path(blob)
+        self.path(blob)
+        return self._is_here(blob, recorded)
+
+    def _is_here(self, blob: Blob, recorded: Any = None) -> bool:
+        path = self.here(blob)
         try:
             status = file_status(path)
             if status is None or status[0] != blob.bytes:
@@ -137,6 +151,10 @@ class Store:
     def read_receipt(self, sha256: str) -> dict[str, Any]:
         """The receipt of that name. Raises EngcmpError where it is missing or its bytes do not have that hash."""
         path = self.receipt_path(sha256)
+        if self.shared is not None and SHA256.fullmatch(sha256) and not path.exists():
+            fetched = self.shared.receipt(sha256)
+            if fetched is not None:
+                self._write(path, fetched)
         if SHA256.fullmatch(sha256) is None or not path.is_file():
             raise EngcmpError(f"receipt {sha256[:12]} is missing", where=str(path), remedy=_AGAIN)
         data = _read(path, "receipt")
@@ -168,7 +186,36 @@ class Store:
             if completes is not None:
                 self._set_task(receipt["task_key"], sha256, completes)
             self._intent_path(place).unlink()
+        self.share(place)
         return sha256
+
+    def share(self, place: Place) -> None:
+        """Put the current receipt of `place`, its files and all that it rests on in the object store, where there is one.
+
+        What is known to be there costs nothing. Raises EngcmpError where it does not answer: what is here stays, and goes there later.
+        """
+        sha256 = self.head(place.study, place.arm_folder, place.artifact)
+        if self.shared is None or sha256 is None:
+            return
+        self.shared.share_receipt(sha256, self.read_receipt, lambda receipt: map(self.here, _blobs_of(receipt)))
+        receipt = self.read_receipt(sha256)
+        entry = f"{receipt['task_key']}.json"
+        if (self.home / "tasks" / entry).is_file() and self._index_entry(entry).get("receipt_sha256") == sha256:
+            # Times and inodes are of this machine alone; elsewhere the bytes decide.
+            self.shared.share_once(f"tasks/{entry}", canonical_bytes({"receipt_sha256": sha256, "files": {}}))
+
+        def stands(there: bytes) -> bool:
+            other = self.read_receipt(
+                head_of(there, place, where=self.shared.objects.where("heads") if self.shared else "")
+            )
+            return bool(other["finished_at"] > receipt["finished_at"])
+
+        self.shared.share_head(self.head_path(place), stands)
+
+    def take_head(self, place: Place, receipt_sha256: str) -> None:
+        """Make a receipt that another machine has committed the current one of `place`."""
+        with self._one_writer():
+            self._set_head(place, receipt_sha256)
 
     def settle(self, place: Place) -> None:
         """Finish the `commit` of a process that was killed within it: the head and the task follow their receipt."""
@@ -190,6 +237,7 @@ class Store:
 
     def completed_task(self, task_key: str) -> str | None:
         """The receipt that completed `task_key`, if its files still are as recorded; else None (then the work is done again)."""
+        self._fetch_entry(f"{task_key}.json")
         try:
             entry = self._index_entry(f"{task_key}.json")
             sha256 = str(entry["receipt_sha256"])
@@ -202,7 +250,7 @@ class Store:
             return None  # the index is only a shortcut: without a sound entry the task counts as not done
         if not all(self.holds(blob, status) for blob, status in zip(blobs, recorded, strict=True)):
             return None
-        if recorded != [file_status(self.path(blob)) for blob in blobs] and not self.read_only:
+        if recorded != [file_status(self.here(blob)) for blob in blobs] and not self.read_only:
             self._set_task(task_key, sha256, blobs)  # a copied home: hashed now, trusted from now on
         return sha256
 
@@ -212,6 +260,16 @@ class Store:
             return self._index_entry(f"{task_key}.json")["files"].get(_name(blob))
         except (KeyError, TypeError, AttributeError, EngcmpError):
             return None  # as above: then the bytes are hashed
+
+    def is_untouched(self, task_key: str, blob: Blob) -> bool:
+        """Whether the index knows the file with the status that it has now; the index is asked once in a process."""
+        path = self.path(blob)
+        with suppress(OSError):
+            status = file_status(path)
+            if status is not None and self._untouched.get(path) != status == self.recorded_status(task_key, blob):
+                self._untouched[path] = status
+            return status is not None and self._untouched.get(path) == status
+        return False
 
     def alone(self) -> AbstractContextManager[None]:
         """Hold the store with no other process writing in it. Raises EngcmpError where one does."""
@@ -248,19 +306,24 @@ class Store:
         self._write(self.home / "tombstones" / f"{sha256}.json", data)
         return sha256
 
-    def keep_part(self, key: str, data: bytes) -> None:
+    def keep_part(self, key: str, data: bytes, suffix: str = "json") -> None:
         """Remember a part of a larger result under the hash of all that it depends on."""
-        blob = self.put_bytes(data, "json")
+        blob = self.put_bytes(data, suffix)
         entry = {"key": key, "sha256": blob.sha256, "bytes": blob.bytes}
-        self._write(self.home / "tasks" / f"part-{key}.json", canonical_bytes(entry), mode=0o644)
+        path = self.home / "tasks" / f"part-{key}.json"
+        self._write(path, canonical_bytes(entry), mode=0o644)
+        if self.shared is not None:
+            self.shared.share_file(self.here(blob))
+            self.shared.share_file(path)
 
-    def part(self, key: str) -> bytes | None:
+    def part(self, key: str, suffix: str = "json") -> bytes | None:
         """A part that was kept under `key`, its bytes hashed anew; None where there is none or it was changed."""
+        self._fetch_entry(f"part-{key}.json")
         try:
             entry = self._index_entry(f"part-{key}.json")
             if entry["key"] != key or SHA256.fullmatch(entry["sha256"]) is None:
                 return None
-            data = self.path(Blob(entry["sha256"], entry["bytes"], "json")).read_bytes()
+            data = self.path(Blob(entry["sha256"], entry["bytes"], suffix)).read_bytes()
         except (OSError, KeyError, TypeError, EngcmpError):
             return None  # as with tasks: without a sound entry the part is made again
         return data if sha256_bytes(data) == entry["sha256"] else None
@@ -291,7 +354,7 @@ class Store:
 
     def view(self, link: Path, blob: Blob) -> None:
         """Point the readable name `link` at a stored file, by a relative link."""
-        target = os.path.relpath(self.path(blob), link.parent)
+        target = os.path.relpath(self.here(blob), link.parent)
         if link.is_symlink() and str(link.readlink()) == target:
             return
         temporary = self.temporary()
@@ -314,8 +377,16 @@ class Store:
         self._write(self.head_path(place), head_bytes(place, receipt_sha256), mode=0o644)
 
     def _set_task(self, task_key: str, receipt_sha256: str, blobs: Sequence[Blob]) -> None:
-        entry = {"receipt_sha256": receipt_sha256, "files": {_name(b): file_status(self.path(b)) for b in blobs}}
+        entry = {"receipt_sha256": receipt_sha256, "files": {_name(b): file_status(self.here(b)) for b in blobs}}
         self._write(self.home / "tasks" / f"{task_key}.json", canonical_bytes(entry), mode=0o644)
+
+    def _fetch_entry(self, name: str) -> None:
+        """An entry of the index that another machine has made, where this one has none."""
+        path = self.home / "tasks" / name
+        if self.shared is not None and not path.exists():
+            data = self.shared.objects.read(f"tasks/{name}")
+            if data is not None:
+                self._write(path, data, mode=0o644)
 
     def _index_entry(self, name: str) -> dict[str, Any]:
         path = self.home / "tasks" / name
@@ -336,11 +407,15 @@ def head_bytes(place: Place, receipt_sha256: str) -> bytes:
 
 def read_head(path: Path, place: Place) -> str:
     """The receipt hash in a head file. Raises EngcmpError unless it is an ordinary file of exactly the bytes for that place."""
-    data = _read(path, "head")
-    head = parse_canonical(data, what="head", where=str(path), remedy=_AGAIN)
+    return head_of(_read(path, "head"), place, where=str(path))
+
+
+def head_of(data: bytes, place: Place, *, where: str) -> str:
+    """The receipt hash in a head's bytes. Raises EngcmpError unless they are exactly those for that place."""
+    head = parse_canonical(data, what="head", where=where, remedy=_AGAIN)
     sha256 = str(head.get("receipt_sha256"))
     if SHA256.fullmatch(sha256) is None or data != head_bytes(place, sha256):
-        raise EngcmpError("head was changed after it was written", where=str(path), remedy=_AGAIN)
+        raise EngcmpError("head was changed after it was written", where=where, remedy=_AGAIN)
     return sha256
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import without_key
 
 Respond = Callable[[str, str], str]
 _NS_PER_MS = 1e6
@@ -145,7 +146,7 @@ class _Conversation:
             raise _Failed(f"the connection failed: {type(error).__name__}") from error
         taken = (time.monotonic_ns() - started) / _NS_PER_MS
         if answer.status_code != _OK:
-            raise _Failed(f"HTTP {answer.status_code}: {answer.text[:_SHOWN]}")
+            raise _Failed(f"HTTP {answer.status_code}: {self._beginning(answer)}")
         return self._read(answer, taken)
 
     def _read(self, answer: httpx.Response, taken_ms: float) -> tuple[dict[str, Any], list[str]]:
@@ -156,7 +157,7 @@ class _Conversation:
             calls = [(one.get("id"), one["function"]) for one in message.get("tool_calls") or []]
             made = [{"name": str(one["name"]), "arguments": _as_sent(one.get("arguments"))} for _, one in calls]
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise _Failed(f"an answer that is no chat completion: {answer.text[:_SHOWN]}") from error
+            raise _Failed(f"an answer that is no chat completion: {self._beginning(answer)}") from error
         ids = [str(one) for one, _ in calls]
         if len(set(ids)) != len(ids) or not all(one for one, _ in calls):
             ids = [f"call_{len(self._messages)}_{number}" for number in range(len(calls))]
@@ -170,6 +171,10 @@ class _Conversation:
             "usage": found.get("usage"),
         }
         return step, ids
+
+    def _beginning(self, answer: httpx.Response) -> str:
+        key = self._client.headers.get("Authorization", "").removeprefix("Bearer ")
+        return without_key(answer.content, key).decode(errors="replace")[:_SHOWN]
 
     def _carry_out(self, step: dict[str, Any], ids: Sequence[str]) -> None:
         calls = step["tool_calls"]

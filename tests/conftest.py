@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from once import made_once
 from time_parts import TimeParts
 
 from engcmp_assets.kernel.study import Study, load_study
@@ -23,6 +24,26 @@ from engcmp_resources.store import Store
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 STUDY = "smollm2-cpu"
+# Tests that take times, drive a browser or a Docker engine, kill at moments, or look at what other processes of the machine leave.
+ALONE = (
+    *(
+        "benchmarks/",
+        "chaos/",
+        "commands/test_throughput",
+        "dagster/test_browser",
+        "dagster/test_ui",
+        "docker/",
+        "vllm/",
+    ),
+    *(
+        "engines/test_vllm_process",
+        "gpu/test_gpu_locks",
+        "gpu/test_real_gpu",
+        "load/",
+        "test_locks",
+        "throughput_events/",
+    ),
+)
 
 
 def run_engcmp(
@@ -37,7 +58,15 @@ def run_engcmp(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(TimeParts())
+    config.pluginmanager.register(TimeParts(config))
+    config.addinivalue_line("markers", "alone: needs the machine for itself; all others may run two at a time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.path.relative_to(CHECKOUT / "tests").as_posix()
+        if place.startswith(ALONE) or "docker_engine" in getattr(item, "fixturenames", ()):
+            item.add_marker("alone")
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +84,13 @@ def _no_results_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatc
 def measured_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which `engcmp demo` has measured the study. Read it; change only copies (`home_copy`)."""
     kept = os.environ.get("ENGCMP_TEST_HOME")
-    home = Path(kept) if kept else tmp_path_factory.mktemp("measured") / "home"
-    done = run_engcmp("demo", home=home, timeout_s=900)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return home
+
+    def measure(folder: Path) -> None:
+        done = run_engcmp("demo", home=Path(kept) if kept else folder, timeout_s=900)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    folder = made_once(tmp_path_factory, "measured", measure)
+    return Path(kept) if kept else folder
 
 
 @pytest.fixture

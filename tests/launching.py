@@ -77,7 +77,7 @@ class Launcher:
 
     def containers(self) -> list[Any]:
         """The containers of this launcher's lock, running or not."""
-        import docker  # noqa: PLC0415 - the tests look past our own layer
+        import docker
 
         found: list[Any] = docker.from_env().containers.list(
             all=True, filters={"label": f"ENGCMP_LOCK={self.lock}"}, ignore_removed=True

@@ -44,6 +44,19 @@ share = 0.2
 least_hours = 1.0
 
 """
+STARTUP = """[startup]
+cold_starts = 1
+warm_starts = 1
+[startup.prefix]
+kind = "code"
+prompt_tokens = [24, 64]
+repeats = 2
+output_tokens = 2
+[startup.thinking]
+prompts = ["What is 2 + 2?"]
+output_tokens = 8
+
+"""
 _RULE = "# ---------------------------------------------------------------- "
 _ENGINE = """[engines.served]
 kind = "external"
@@ -81,8 +94,18 @@ def protocol_with(table: str) -> Protocol:
     return parse_protocol(text.replace(later, f"{table}\n{later}").encode(), where="protocol.toml")
 
 
-def speed_table(*, requests: int = 2, repeats: int = 2, seconds: float = 0, each: bool = True) -> str:
-    return SPEED.format(requests=requests, repeats=repeats, seconds=seconds, each=str(each).lower())
+def speed_table(
+    *,
+    requests: int = 2,
+    repeats: int = 2,
+    seconds: float = 0,
+    each: bool = True,
+    startup: bool = False,
+    rate: float = 0,
+) -> str:
+    table = SPEED.format(requests=requests, repeats=repeats, seconds=seconds, each=str(each).lower())
+    opened = f'[throughput.open_loop]\nrates_per_s = [{rate}]\narrival = "constant"\n\n' if rate else ""
+    return table + opened + (STARTUP if startup else "")
 
 
 def with_speed(tiny: TinyStudy, **plan: Any) -> TinyStudy:
@@ -103,6 +126,11 @@ def freeze(tiny: TinyStudy) -> None:
 
 def served_study(root: Path, measured_home: Path, port: int, **plan: Any) -> TinyStudy:
     """The same for one server that runs already at `port`."""
+    return with_speed(served_base(root, measured_home, port), **plan)
+
+
+def served_base(root: Path, measured_home: Path, port: int) -> TinyStudy:
+    """The tiny study for that server, without a speed block and not frozen."""
     tiny = make_tiny(root, measured_home)
     path = tiny.folder / "protocol.toml"
     text = path.read_text(encoding="utf-8")
@@ -120,7 +148,7 @@ def served_study(root: Path, measured_home: Path, port: int, **plan: Any) -> Tin
     )
     text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
     path.write_text(text, encoding="utf-8")
-    return with_speed(tiny, **plan)
+    return tiny
 
 
 def free_port() -> int:

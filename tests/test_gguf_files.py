@@ -158,7 +158,7 @@ def test_requantizing_stores_matrices_as_the_kind_and_vectors_as_float32(
 ) -> None:
     target = tmp_path / "out.gguf"
     steps: list[tuple[int, int]] = []
-    requantize(model_path, target, kind, progress=lambda done, total: steps.append((done, total)))  # type: ignore[arg-type]
+    requantize(model_path, target, kind, progress=lambda done, total: steps.append((done, total)))
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(target).tensors}
     assert list(tensors) == ["plain.weight", "small.weight", "half.weight", "norm.weight"]
@@ -246,5 +246,5 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(model_path: Path, tmp
 def test_the_checkpoints_of_the_study_are_made_to_the_byte(
     smollm2_weights: Path, tmp_path: Path, kind: str, sha256: str
 ) -> None:
-    requantize(smollm2_weights, tmp_path / "out.gguf", kind)  # type: ignore[arg-type]
+    requantize(smollm2_weights, tmp_path / "out.gguf", kind)
     assert sha256_file(tmp_path / "out.gguf") == sha256

@@ -170,6 +170,28 @@ def test_the_engine_of_a_killed_holder_is_removed_under_the_lock(spawn: Spawn, f
 
 
 @linux_only
+def test_processes_of_an_engine_that_hide_their_labels_go_with_the_one_that_leads_their_session(
+    spawn: Spawn, folder: Path
+) -> None:
+    """vLLM's engine core and workers write a title over their variables, and outlive the server that started them."""
+    hidden = "import os, time; os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(600)"
+    leader = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {hidden!r}], env={{}}); time.sleep(600)"
+    )
+    sleeper = '[sys.executable, "-c", "import time; time.sleep(600)"]'
+    assert sleeper in HOLD
+    holder = spawn(HOLD.replace(sleeper, f"[sys.executable, '-c', {leader!r}]"), str(folder))
+    assert holder.stdout is not None
+    engine, core = sorted(int(holder.stdout.readline()) for _ in range(2))
+    kill(holder)
+    with engine_lock(arm=ARM, run_id=RUN, waiting=nobody, timeout_s=0, folder=folder) as lock:
+        (sentence,) = remove_orphans(lock)
+        assert f"process {engine} " in sentence
+        assert not is_alive(engine)
+        assert not is_alive(core)
+
+
+@linux_only
 def test_processes_without_all_labels_of_this_lock_are_left_alone(spawn: Spawn, tmp_path: Path) -> None:
     sleeper = "print(0, flush=True); import time; time.sleep(600)"
     labels = {"ENGCMP_ARM": ARM, "ENGCMP_RUN": RUN, "ENGCMP_LOCK": str(tmp_path / "engine.lock")}

@@ -62,7 +62,7 @@ def pin_of(wheel: Path, version: str = "1.0", digest: str | None = None, key: st
 
 def pip_processes() -> list[str]:
     """Command lines of pip processes that this process started and that still run."""
-    listing = subprocess.run(["ps", "-eo", "ppid=,args="], capture_output=True, text=True, check=True)  # noqa: S607
+    listing = subprocess.run(["ps", "-eo", "ppid=,args="], capture_output=True, text=True, check=True)
     lines = [line.split(None, 1) for line in listing.stdout.splitlines()]
     return [args for parent, args in lines if int(parent) == os.getpid() and "pip download" in args]
 
@@ -188,14 +188,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)],  # noqa: S607
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)],
         capture_output=True,
         check=False,
     )
     if mounted.returncode != 0:
         pytest.skip("a small file system cannot be mounted here")
     yield place
-    subprocess.run(["umount", str(place)], check=True)  # noqa: S607
+    subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")

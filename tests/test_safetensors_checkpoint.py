@@ -153,7 +153,7 @@ def test_a_folder_that_exists_is_left_alone(small: Path, tmp_path: Path) -> None
     ],
 )
 def test_weights_that_cannot_be_used_leave_nothing(tmp_path: Path, fault: dict[str, bool], told: str) -> None:
-    source = write_gguf(tmp_path / "bad.gguf", **fault)  # type: ignore[arg-type]
+    source = write_gguf(tmp_path / "bad.gguf", **fault)
     with pytest.raises(EngcmpError, match=told):
         write_checkpoint(source, tmp_path / "made" / "out")
     assert not list((tmp_path / "made").glob("*"))

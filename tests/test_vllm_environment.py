@@ -62,10 +62,64 @@ def test_a_folder_without_python_or_vllm_is_none(folder: Path, lacking: str) -> 
     assert str(folder) in (caught.value.where or "")
 
 
-def test_a_folder_of_something_else_is_not_overwritten(folder: Path) -> None:
-    with pytest.raises(EngcmpError, match="no environment of Python"):
+@pytest.mark.parametrize("lies_there", ["pyvenv.cfg", "a-file-of-mine"])
+def test_a_folder_that_engcmp_has_not_made_is_not_overwritten(folder: Path, lies_there: str) -> None:
+    (folder / lies_there).touch()
+    with pytest.raises(EngcmpError, match="engcmp has not made") as caught:
         vllm_environment.make()
+    assert vllm_environment.VARIABLE in (caught.value.remedy or "")
     assert (folder / "bin" / "python").exists()
+    assert not (folder / "unfinished").exists()
+
+
+class Installing:
+    """Stands in for `venv` and pip: each call leaves what that step leaves; the call numbered `ends_at` is cut in two by a kill."""
+
+    def __init__(self, folder: Path, ends_at: int | None = None) -> None:
+        self.folder, self.ends_at, self.calls = folder, ends_at, 0
+
+    def __call__(self, command: list[str], **_options: object) -> None:
+        self.calls += 1
+        with pytest.raises(EngcmpError, match="not whole"):
+            vllm_environment.require()  # what another process sees meanwhile
+        if command[1:3] == ["-m", "venv"]:
+            (self.folder / "bin").mkdir()
+            (self.folder / "bin" / "python").touch()
+            (self.folder / "pyvenv.cfg").touch()
+        else:
+            (self.folder / "lib" / "python3.11" / "site-packages" / "vllm").mkdir(parents=True, exist_ok=True)
+        if self.calls == self.ends_at:
+            (self.folder / "half a package").mkdir()
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ends_at", [1, 2, 3])
+def test_what_a_kill_has_left_of_an_environment_is_never_used_and_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_at: int
+) -> None:
+    folder = tmp_path / "environment"
+    monkeypatch.setenv(vllm_environment.VARIABLE, str(folder))
+    monkeypatch.setattr("subprocess.run", Installing(folder, ends_at))
+    with pytest.raises(KeyboardInterrupt):
+        vllm_environment.make()
+    assert vllm_environment.ready_python() is None
+    with pytest.raises(EngcmpError, match="not whole") as caught:
+        vllm_environment.require()
+    assert vllm_environment.MAKE in (caught.value.remedy or "")
+    again = Installing(folder)
+    monkeypatch.setattr("subprocess.run", again)
+    assert vllm_environment.make() == folder / "bin" / "python"
+    assert vllm_environment.make() == vllm_environment.require().python
+    assert again.calls == 3
+    assert not (folder / "half a package").exists()
+
+
+def test_an_environment_of_another_lock_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "ready").write_text("of an older lock")
+    monkeypatch.setattr("subprocess.run", Installing(folder))
+    vllm_environment.make()
+    assert vllm_environment.require().packages == ()
+    assert vllm_environment.ready_python() is not None
 
 
 def test_every_requirement_of_the_lock_names_one_version() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from homes import CHECKOUT, STUDY, engcmp
+from homes import CHECKOUT, STUDY, engcmp_here
 
 from engcmp_resources.canonical import sha256_file
 
@@ -65,8 +65,8 @@ class TinyStudy:
             "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.root / "wheels"),
         }  # fmt: skip
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return engcmp(*arguments, home=self.home, **self.variables)
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return engcmp_here(*arguments, **({"ENGCMP_HOME": str(self.home)} | self.variables | variables))
 
     def python(self, code: str) -> str:
         """What a piece of Python prints last, run where the commands run."""

@@ -11,7 +11,7 @@ from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.source_tables import WheelSource
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.work import Step, arms_of, resting_on
+from engcmp_assets.kernel.work import SEEN, Step, arms_of, resting_on
 from engcmp_assets.sources.step import checkpoints_for
 from engcmp_assets.steps import steps_of
 from engcmp_resources.errors import EngcmpError
@@ -75,8 +75,13 @@ def _faults(study: Study, reached: Reached, receipt: Receipt, arm: ArmKey | None
     yield from _input_faults(study, reached, receipt, step, arm)
     if receipt["artifact"] == "sources":
         yield from _pin_faults(study, receipt, arm)
-    elif receipt["parameters"] != plain(dict(step.parameters(study, arm))):
+    elif _of_protocol(receipt, step) != plain(dict(step.parameters(study, arm))):
         yield f"has other parameters than the protocol gives; {_AGAIN}"
+
+
+def _of_protocol(receipt: Receipt, step: Step) -> dict[str, Any]:
+    """The parameters without what the step saw of its place, which only that place could tell."""
+    return {name: value for name, value in receipt["parameters"].items() if step.seen is None or name != SEEN}
 
 
 def _input_faults(study: Study, reached: Reached, receipt: Receipt, step: Step, arm: ArmKey | None) -> Iterator[str]:
@@ -87,7 +92,7 @@ def _input_faults(study: Study, reached: Reached, receipt: Receipt, step: Step, 
         for source_arm in arms_of(study, use, arm):
             place = Place(name, folder_of(str(source_arm) if source_arm else None), use.artifact)
             if use.scope != "every arm" or place in reached.heads:
-                names = use.names(source_arm)
+                names = use.names(study, source_arm)
                 expected[(use.artifact, str(source_arm) if source_arm else None)] = (
                     None if names is None else list(names)
                 )

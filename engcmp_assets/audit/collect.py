@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from engcmp_assets.audit.private_texts import unreached_texts
 from engcmp_assets.audit.reached import Reached, follow, link_problems, reached_from_heads
 from engcmp_resources.disk import sync_folder
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.journal import read_journal
+from engcmp_resources.private_store import private_path
 from engcmp_resources.store import SHA256, Blob, Store
 
 TOMBSTONE_SCHEMA = "engcmp.tombstone/1"
@@ -18,10 +21,11 @@ TOMBSTONE_SCHEMA = "engcmp.tombstone/1"
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """Files and receipts that no root reaches."""
+    """Files, receipts and private texts (by hash) that no root reaches."""
 
     files: tuple[Blob, ...]
     receipts: tuple[str, ...]
+    private: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -36,6 +40,7 @@ def unreached(store: Store, dead: Collection[str] = ()) -> Unreached:
     """
     files: set[tuple[str, str]] = {*_unfinished(store, dead), *_parts(store)}
     receipts: set[str] = set()
+    kept: list[Mapping[str, Any]] = []
     interrupted = store.unfinished_commits()
     studies = {folder.name for folder in (store.home / "heads").iterdir()} | set(interrupted.values())
     for study in sorted(studies):
@@ -45,12 +50,14 @@ def unreached(store: Store, dead: Collection[str] = ()) -> Unreached:
             if of_study == study and store.receipt_path(sha256).exists():
                 follow(store, reached, sha256, needed_by="an interrupted commit")
         receipts |= set(reached.receipts)
+        kept += reached.receipts.values()
         for receipt in reached.receipts.values():
             files |= {(output["sha256"], output["suffix"]) for output in receipt["outputs"]}
     names = sorted(path.stem for path in (store.home / "receipts").glob("*.json"))
     return Unreached(
         files=tuple(blob for blob in _stored(store) if (blob.sha256, blob.suffix) not in files),
         receipts=tuple(name for name in names if name not in receipts and name not in interrupted),
+        private=unreached_texts(store, kept, dead),
     )
 
 
@@ -65,12 +72,14 @@ def remove(store: Store, found: Unreached, *, removed_at: str) -> str:
         "removed_at": removed_at,
         "files": [{"sha256": blob.sha256, "bytes": blob.bytes, "suffix": blob.suffix} for blob in found.files],
         "receipts": list(found.receipts),
+        **({"private": list(found.private)} if found.private else {}),
     }
     sha256 = store.bury(tombstone)
     for paths in (
         store.tasks_of(set(found.receipts)),
         [store.receipt_path(name) for name in found.receipts],
-        [store.path(blob) for blob in found.files],
+        [store.here(blob) for blob in found.files],
+        [private_path(store.home, sha256) for sha256 in found.private],
     ):
         for path in paths:
             path.unlink(missing_ok=True)
@@ -85,7 +94,9 @@ def _refuse_damage(store: Store, reached: Reached, study: str) -> None:
     what, where = (problems[0].what, problems[0].file) if problems else ("", "")
     for receipt in () if problems else reached.receipts.values():
         for output in receipt["outputs"]:
-            path = store.path(Blob(output["sha256"], output["bytes"], output["suffix"]))
+            path = store.here(Blob(output["sha256"], output["bytes"], output["suffix"]))
+            if store.shared is not None and not path.exists():
+                continue  # it is in the object store, or `verify` misses it
             if not path.is_file() or path.stat().st_size != output["bytes"]:
                 what, where = "file is missing or has another size", str(path.relative_to(store.home))
     if what:
@@ -116,7 +127,8 @@ def _parts(store: Store) -> Iterator[tuple[str, str]]:
     """The parts of larger results that the index remembers; an entry that is not sound counts for nothing there too."""
     for path in (store.home / "tasks").glob("part-*.json"):
         try:
-            yield str(_object(path)["sha256"]), "json"
+            for suffix in ("json", "safetensors"):  # whichever it has
+                yield str(_object(path)["sha256"]), suffix
         except (KeyError, TypeError, ValueError, OSError):
             continue
 

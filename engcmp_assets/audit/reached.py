@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,13 @@ class Reached:
                 found[sha256] = self.receipts[sha256]
                 queue += [item["receipt_sha256"] for item in found[sha256]["inputs"]]
         return list(found.values())
+
+    def leave_out(self, artifacts: Collection[str]) -> None:
+        """Forget the heads and receipts of these artifacts, on which nothing else rests."""
+        self.heads = {place: sha256 for place, sha256 in self.heads.items() if place.artifact not in artifacts}
+        for kept in (self.receipts, self.history):
+            for sha256 in [name for name, receipt in kept.items() if receipt["artifact"] in artifacts]:
+                del kept[sha256]
 
     def of(self, place: Place) -> Receipt | None:
         """The current receipt of `place`, if it has a sound one."""

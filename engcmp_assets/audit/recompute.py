@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from engcmp_assets.audit.reached import Reached, Receipt
 from engcmp_assets.captured_rows.journalled import launches_of
@@ -21,18 +22,33 @@ from engcmp_assets.captured_rows.step import NOTES_FILE, captured_made
 from engcmp_assets.engine_launch.disturbances import samples_by_start
 from engcmp_assets.engine_launch.serving import serving_made, serving_spec
 from engcmp_assets.engine_launch.step import launch_made, launch_spec
-from engcmp_assets.kernel.names import ENGINE_VERSIONS, EVENTS, LAUNCH, SERVING, captured_rows
+from engcmp_assets.kernel.names import (
+    AUDIT,
+    ENGINE_VERSIONS,
+    EVENTS,
+    LAUNCH,
+    REPLIES,
+    REPLIES_PLAN,
+    REPLY_CHECKS,
+    SERVING,
+    captured_rows,
+)
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.records import ArmKey, plain
+from engcmp_assets.kernel.reply_plan import parse_asked
+from engcmp_assets.kernel.reply_verdicts import verdicts_of
 from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_columns, read_parquet
 from engcmp_assets.kernel.window_files import read_full
 from engcmp_assets.kernel.work import Done, Made, Session, Work, output_blob
+from engcmp_assets.long_output_checks.step import CHECKS_FILE, VERDICTS_FILE, make_again
+from engcmp_assets.long_replies.step import REPLIES_FILE, STAGES_FILE, STARTS_FILE, TRACES_FILE, replies_made
 from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.steps import step_named, steps_of
 from engcmp_assets.throughput_events.journalled import frozen_prompts
 from engcmp_assets.throughput_events.plan import load_plan
+from engcmp_assets.throughput_events.startup import DOCUMENT, TABLES, prefix_plan
 from engcmp_assets.throughput_events.step import EVENTS_FILE, REQUESTS_FILE, SESSIONS_FILE, events_made, read_sessions
 from engcmp_resources.canonical import sha256_bytes
 from engcmp_resources.errors import EngcmpError
@@ -46,8 +62,9 @@ _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 _ROUNDING = re.compile(r"-?\d(?:\.\d+)?e-(?:1[3-9]|[2-9]\d|\d{3})\b")
 _SHOWN = 3  # differences of one output that are told
 _PICTURE = re.compile(r"data:image/[a-z+]+;base64,[A-Za-z0-9+/=]*|<svg.*?</svg>", re.DOTALL)
-# What came from outside: held against its pins, or a look at the world as it was; neither can be made again.
-_GIVEN = ("sources", ENGINE_VERSIONS)
+# What came from outside: held against its pins, or a look at the world as it was; neither can be made again. An audit is itself the
+# making again of all the others.
+_GIVEN = ("sources", ENGINE_VERSIONS, AUDIT)
 # What a forged file can break in functions that were written for sound ones. Whatever it breaks is a finding.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, StopIteration, TypeError, ValueError)
 
@@ -63,12 +80,12 @@ class Evidence(Store):
     def __init__(self, home: Path) -> None:
         super().__init__(home, read_only=True)
 
-    def part(self, key: str) -> bytes | None:
+    def part(self, key: str, suffix: str = "json") -> bytes | None:
         """None: parts are made again."""
-        del key
+        del key, suffix
         return None
 
-    def keep_part(self, key: str, data: bytes) -> None:
+    def keep_part(self, key: str, data: bytes, suffix: str = "json") -> None:
         """Nothing is kept."""
 
 
@@ -98,6 +115,10 @@ def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:
         made = _events(work, receipt)
     elif receipt["artifact"].startswith(captured_rows("")):
         made = _captured(work, receipt)
+    elif receipt["artifact"] == REPLIES:
+        made = _replies(work, receipt)
+    elif receipt["artifact"] == REPLY_CHECKS:
+        made = _judged(work, receipt)
     else:
         made = work.step.make(work)
     yield from _product_differences(work, receipt, made)
@@ -206,7 +227,16 @@ def _events(work: Work, receipt: Receipt) -> Made:
         index, texts = frozen_prompts(work.session, prompts)
         for repeat in sorted({cell.repeat for cell in index.cells}):
             load_plan(index, repeat, texts, model="-")
-        return events_made(index, read_sessions(_path(work, receipt, SESSIONS_FILE)), [Path(folder)])
+        startup = None
+        if work.study.protocol.startup:
+            startup = Path(folder) / "startup"
+            startup.mkdir()
+            for name in (DOCUMENT, *TABLES):
+                kept = name if name == DOCUMENT else f"startup-{name}"
+                (startup / name).symlink_to(_path(work, receipt, kept))
+            prefix_plan(index, texts, 1, model="-")
+        sessions = read_sessions(_path(work, receipt, SESSIONS_FILE))
+        return events_made(index, sessions, [Path(folder)], startup=startup)
 
 
 def _captured(work: Work, receipt: Receipt) -> Made:
@@ -278,6 +308,29 @@ def _refuse_other_starts(work: Work, receipt: Receipt, table: Mapping[str, Any])
         )  # fmt: skip
 
 
+def _replies(work: Work, receipt: Receipt) -> Made:
+    """The rows as they are, held against the frozen plan: what a reply says and when it came is the engine's and the client's word."""
+    plan = work.file("prompt_set", REPLIES_PLAN)
+    rows = pl.read_parquet(_path(work, receipt, REPLIES_FILE)).iter_rows(named=True)
+    entries: dict[str, dict[str, Any]] = {row["reply_id"]: {"row": row} for row in rows}
+    if TRACES_FILE in {output["name"] for output in receipt["outputs"]}:
+        for one in json.loads(_path(work, receipt, TRACES_FILE).read_bytes())["traces"]:
+            entries.get(one["reply_id"], {})["trace"] = one
+    stages = json.loads(_path(work, receipt, STAGES_FILE).read_bytes())["stages"]
+    starts = json.loads(_path(work, receipt, STARTS_FILE).read_bytes())
+    disturbed = [flag for flag in receipt["flags"] if flag != "a reply failed"]
+    visits = [visit for stage in stages for visit in stage["visits"]]
+    return replies_made(parse_asked(plan.read_bytes(), where=str(plan)), entries, visits, starts, disturbed=disturbed)
+
+
+def _judged(work: Work, receipt: Receipt) -> Made:
+    """Replies judged again; what this copy cannot judge keeps its verdict, from which the figures are made again."""
+    stored = verdicts_of(
+        {name: column.tolist() for name, column in read_parquet(_path(work, receipt, VERDICTS_FILE)).items()}
+    )
+    return make_again(work, stored, json.loads(_path(work, receipt, CHECKS_FILE).read_bytes())["self_tests"])
+
+
 def _reference_differences(work: Work, receipt: Receipt) -> Iterator[str]:
     """The table beside the reference's rows, at the rows that are kept in full; the rows themselves are the reference's word."""
     stored = read_parquet(_path(work, receipt, "reference.parquet"))
@@ -304,7 +357,8 @@ def _work(session: Session, reached: Reached, receipt: Receipt) -> Work:
         for item in receipt["inputs"]
     }
     arm = ArmKey.parse(receipt["arm"]) if receipt["arm"] else None
-    return Work(session, step_named(session.study, receipt["artifact"]), arm, inputs, receipt["task_key"])
+    step, said = step_named(session.study, receipt["artifact"]), receipt["parameters"]
+    return Work(session, step, arm, inputs, receipt["task_key"], parameters=said)
 
 
 def _path(work: Work, receipt: Receipt, name: str) -> Path:

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from engcmp_assets.kernel.chain import chain_below
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import CELLS, SPEED
+from engcmp_assets.kernel.names import CELLS, REPLY_CHECKS, REPLY_PANEL, SPEED
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.study import Study
-from engcmp_assets.kernel.work import output_blob, sound_receipt
+from engcmp_assets.kernel.work import sound_file, sound_receipt
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.store import Blob, Store
+from engcmp_resources.store import Store
 
 _OUTPUTS_SHOWN = 4
+
+# What a figure is counted from, and what of it is independent, where it is not of rows.
+_COUNTED = {SPEED: ("requests", "batches"), REPLY_PANEL: ("replies", "prompts")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any],
     found: dict[str, tuple[Mapping[str, Any], str]] = {}
     name = study.folder.name
     places: list[tuple[str | None, str]] = [
-        (arm.folder, artifact) for artifact in ("summaries", CELLS) for arm in study.protocol.arm_keys
+        (arm.folder, artifact) for artifact in ("summaries", CELLS, REPLY_CHECKS) for arm in study.protocol.arm_keys
     ]
     for folder, artifact in [*places, (None, "comparisons")]:
         sha256 = store.head(name, folder, artifact)
@@ -67,7 +71,8 @@ def figures_of(store: Store, study: Study) -> dict[str, tuple[Mapping[str, Any],
 
 
 def trace(store: Store, study: Study, figure_id: str) -> Trace:
-    """The chain of one figure. Raises EngcmpError with the closest ids for one that does not exist.
+    """The chain of one figure. Raises EngcmpError with the closest ids for one that does not exist, and for a file of the chain that was
+    changed.
 
     The receipt of the comparisons names the inputs of all pairs, since one receipt holds them all. A pair is made from its own
     two arms alone (`compare_pair` reads no other), so only their receipts and those of the study are listed. That leaves no gap:
@@ -102,7 +107,7 @@ def trace_text(store: Store, found: Trace) -> str:
         ends.get("missing")
         or f"{ends['level']:.0%} interval {format_number(ends['low'])} to {format_number(ends['high'])}, {ends['method']}"
     )
-    each, groups = ("requests", "batches") if figure["panel"] == SPEED else ("rows", "documents")
+    each, groups = _COUNTED.get(figure["panel"], ("rows", "documents"))
     of = f"{figure['rows']} {each}, {figure['clusters']} {groups}"
     lines = [
         figure["figure_id"],
@@ -141,39 +146,27 @@ def _path(prefix: str, artifact: str, arm: str | None) -> str:
 
 def _arms_of_pair(store: Store, receipt: Mapping[str, Any], figure_id: str) -> tuple[str, ...]:
     """The two arms of the pair that a figure of the comparisons is of, as comparisons.json has it."""
-    blob = output_blob(receipt, "comparisons.json")
-    if not store.holds(blob):
-        raise EngcmpError(
-            "comparisons.json is missing or was changed after it was written", where=str(store.path(blob)),
-            remedy=f"`engcmp verify {receipt['study']}` names all that is wrong",
-        )  # fmt: skip
-    pairs = json.loads(store.path(blob).read_bytes())["pairs"]
-    owned = [(one, [*one["figures"], *one.get("speed", {}).get("figures", ())]) for one in pairs]
+    pairs = json.loads(sound_file(store, receipt, "comparisons.json").read_bytes())["pairs"]
+    parts = ("speed", "replies", "gap")
+    owned = [
+        (one, [*one["figures"], *(own for part in parts for own in one.get(part, {}).get("figures", ()))])
+        for one in pairs
+    ]
     pair = next(one for one, figures in owned if any(figure["figure_id"] == figure_id for figure in figures))
-    return pair["candidate"], pair["baseline"]
+    of_gap = (pair["gap"]["baseline"],) if figure_id.endswith("/gap_closed") else ()
+    return pair["candidate"], pair["baseline"], *of_gap
 
 
 def _links(store: Store, sha256: str, arms: Collection[str | None]) -> Iterator[Link]:
-    """The receipts below one that are of these arms or of the study, each once, an input's own inputs before the next input."""
-    stack, seen = [(sha256, 0)], set()
-    while stack:
-        sha256, depth = stack.pop()
-        if sha256 in seen:
-            continue
-        seen.add(sha256)
-        receipt = sound_receipt(store, sha256)
-        yield Link(
-            depth, receipt["artifact"], receipt["arm"], sha256, receipt["content_id"], tuple(_shown(store, receipt))
-        )
-        # The last that is put is the first that is taken, and the nearest inputs stand last in a receipt.
-        wanted = [item for item in receipt["inputs"] if item["arm"] is None or item["arm"] in arms]
-        stack += [(item["receipt_sha256"], depth + 1) for item in wanted]
+    for one in chain_below(sha256, arms, lambda name: sound_receipt(store, name)):
+        own = one.receipt
+        yield Link(one.depth, own["artifact"], own["arm"], one.sha256, own["content_id"], tuple(_shown(store, own)))
 
 
 def _shown(store: Store, receipt: Mapping[str, Any]) -> Iterator[str]:
     outputs = [output for output in receipt["outputs"] if output["role"] == "data"]
     for output in outputs[:_OUTPUTS_SHOWN]:
-        path = store.path(Blob(output["sha256"], output["bytes"], output["suffix"]))
+        path = sound_file(store, receipt, output["name"], trust_index=True)
         yield f"{output['name']}: {path.relative_to(store.home)}"
     if len(outputs) > _OUTPUTS_SHOWN:
         yield f"and {len(outputs) - _OUTPUTS_SHOWN} more outputs"

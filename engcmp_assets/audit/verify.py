@@ -6,11 +6,12 @@ What Dagster's event log says is held against the receipts; the receipts are the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from engcmp_assets.audit.claims import claim_problems
 from engcmp_assets.audit.event_claims import EventCounts, event_problems
+from engcmp_assets.audit.private_texts import PrivateTexts, verified_texts
 from engcmp_assets.audit.reached import Problem, Reached, Receipt, link_problems, reached_from_heads, shown
 from engcmp_assets.audit.recompute import recompute, recomputed
 from engcmp_assets.frozen_protocol.conformance import conformance_values, current_versions
@@ -21,8 +22,13 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Session
 from engcmp_resources.canonical import sha256_of
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host import usable_cores
 from engcmp_resources.places import FROZEN_FILE
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
+from engcmp_resources.threads import in_order
+
+_PIECE_FILES = 64
+_PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +48,36 @@ class Verification:
     not_made: tuple[str, ...]
     events: EventCounts | None = None
     judged: bool = True
+    private: PrivateTexts | None = None
 
 
 def verify(
-    study: Study, store: Store, say: Say, clock_ns: Callable[[], int], *, with_events: bool = True
+    study: Study,
+    store: Store,
+    say: Say,
+    clock_ns: Callable[[], int],
+    *,
+    with_events: bool = True,
+    without: Collection[str] = (),
 ) -> Verification:
     """Check everything that the heads of `study` reach, and the study's older receipts. Problems name their file; nothing is changed.
 
+    `without` names artifacts that are not looked at: an audit does not rest on an earlier one.
     Dagster's events are held against receipts only where those are sound, and only `with_events`.
     Raises EngcmpError only where there is nothing to verify.
     """
     protocol_problems = _protocol_problems(study)
     reached = reached_from_heads(store, study.folder.name)
+    reached.leave_out(without)
     problems = [*protocol_problems, *reached.problems, *link_problems(store, reached)]
     if not (reached.heads or reached.history or problems):
         raise EngcmpError(
             f"no result of {study.folder.name} in this store", where=str(store.home),
             remedy=f"`engcmp run {study.folder.name}`",
         )  # fmt: skip
-    files, size, bad_files = _file_problems(store, reached, say, clock_ns)
-    problems += [*bad_files, *_view_problems(store, reached)]
+    files, size, bad_files = file_problems(store, reached, say, clock_ns)
+    private, bad_texts = verified_texts(store, reached.needed())
+    problems += [*bad_files, *bad_texts, *_view_problems(store, reached)]
     if not protocol_problems:  # claims can only be held against the protocol that was frozen
         problems += claim_problems(store, study, reached)
     recomputed, events = 0, None
@@ -84,6 +100,7 @@ def verify(
         not_made=tuple(_not_made(study, reached)) if not problems else (),
         events=events,
         judged=judged,
+        private=private if private.here + private.absent else None,
     )
 
 
@@ -123,24 +140,43 @@ def _recompute_problems(
         yield from found
 
 
-def _file_problems(
+def file_problems(
     store: Store, reached: Reached, say: Say, clock_ns: Callable[[], int]
 ) -> tuple[int, int, list[Problem]]:
-    """Hash every file that a receipt names, once. What no current result needs may be gone, but not changed."""
+    """Hash every file that a receipt names, once, on all cores. What no current result needs may be gone, but not changed."""
     needed = _blobs(reached.needed())
     others = _blobs([*reached.receipts.values(), *reached.history.values()]) - needed
     older = {blob for blob in others if os.path.lexists(store.path(blob))}
-    problems, done = [], 0
     total = sum(blob.bytes for blob in needed | older)
-    progress = Progress(say, "verify", "bytes", total, clock_ns)
-    for blob in sorted(needed | older, key=lambda item: item.sha256):
-        fault = _fault(store, blob)
-        if fault is not None:
-            rest = "" if blob in needed else "; no current result needs it: restore it from a copy, or remove it"
-            problems.append(Problem(shown(store, store.path(blob)), f"{fault}: {_owners(reached, blob)}{rest}"))
-        done += blob.bytes
+    progress, done = Progress(say, "verify", "bytes", total, clock_ns), 0
+    faults: dict[Blob, str] = {}
+    # The largest first: one that is begun last would keep one core busy and the others waiting.
+    pieces = _pieces(sorted(needed | older, key=lambda blob: (-blob.bytes, blob.sha256)))
+    hashed = in_order(
+        pieces, lambda blobs: [_fault(store, blob) for blob in blobs], usable_cores()
+    )  # hashlib lets other threads run
+    for piece, found in zip(pieces, hashed, strict=True):
+        faults |= {blob: fault for blob, fault in zip(piece, found, strict=True) if fault is not None}
+        done += sum(blob.bytes for blob in piece)
         progress.update(done, "hashing files")
+    problems = []
+    for blob in sorted(faults, key=lambda item: item.sha256):
+        rest = "" if blob in needed else "; no current result needs it: restore it from a copy, or remove it"
+        problems.append(Problem(shown(store, store.path(blob)), f"{faults[blob]}: {_owners(reached, blob)}{rest}"))
     return len(needed | older), total, problems
+
+
+def _pieces(blobs: list[Blob]) -> list[list[Blob]]:
+    """Cut into pieces of at most 64 files and, but for larger files, 16 MB: work for one thread between two reports of progress."""
+    pieces: list[list[Blob]] = []
+    size = 0
+    for blob in blobs:
+        if not pieces or len(pieces[-1]) == _PIECE_FILES or size + blob.bytes > _PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(blob)
+        size += blob.bytes
+    return pieces
 
 
 def _blobs(receipts: Iterable[Receipt]) -> set[Blob]:

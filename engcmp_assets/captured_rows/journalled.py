@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from engcmp_assets.captured_rows.step import CAPTURE_VERSION
+from engcmp_assets.engine_launch.journalled import JournalledStarts
 from engcmp_assets.engine_launch.step import launch_spec
 from engcmp_assets.engine_launch.step import step as launch_step
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.names import captured_rows
 from engcmp_assets.kernel.panels import Pass, passes
+from engcmp_assets.kernel.planning import row_bytes
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey, Panel
@@ -28,8 +33,6 @@ from engcmp_resources.store import Blob
 _FLOAT32_BYTES = 4
 ABOUT = "about.json"
 """The file of a capture's scratch folder that says of which study and arm it is."""
-KILLED = {"missing": "the run was killed before the engine's stop"}
-"""What stands for the GPUs after a start that has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,11 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Capture:
-    """An arm's capture in progress. `reference` is the receipt of the reference rows at whose ids top-K panels are kept."""
+class Capture(JournalledStarts):
+    """An arm's capture in progress, which began at `began_at` (ISO 8601), whatever interrupted it since.
+
+    `reference` is the receipt of the reference rows at whose ids top-K panels are kept.
+    """
 
     work: Work
     panels: tuple[Panel, ...]
@@ -54,17 +60,7 @@ class Capture:
     texts: Mapping[str, tuple[str, tuple[int, ...]]]
     journal: Journal
     scratch: str
-
-    def starts(self) -> list[dict[str, Any]]:
-        """The starts, each with what was seen of the GPUs before it and after its end, and why it is void, if it is."""
-        ends, voids = self._by_start("end"), self._by_start("void")
-        return [
-            entry
-            | {"gpus_after": ends.get(entry["start"], {}).get("gpus_after", KILLED)}
-            | ({"void": voids[entry["start"]]["reasons"]} if entry["start"] in voids else {})
-            for entry in self.journal.entries
-            if entry["kind"] == "start"
-        ]
+    began_at: str
 
     def windows(self) -> list[dict[str, Any]]:
         """The windows of each launch, as they were taken last: one whose files were lost, or whose start is void, is taken again."""
@@ -76,9 +72,6 @@ class Capture:
         }
         return list(found.values())
 
-    def _by_start(self, kind: str) -> dict[int, dict[str, Any]]:
-        return {entry["start"]: entry for entry in self.journal.entries if entry["kind"] == kind}
-
     def panels_of(self, launch: Launch) -> list[Panel]:
         return [panel for panel in self.panels if panel.panel in launch.panels]
 
@@ -88,19 +81,7 @@ class Capture:
         return [one for one in passes(self.panels_of(launch)) if one.window_id not in done]
 
     def add_start(self, start: int, launch: Launch, facts: Mapping[str, Any], gpus_before: Mapping[str, Any]) -> None:
-        self.journal.append(
-            {
-                "kind": "start", "start": start, "launch": launch.number, "path": launch.path, "facts": dict(facts),
-                "gpus_before": dict(gpus_before),
-            }
-        )  # fmt: skip
-
-    def add_end(self, start: int, gpus_after: Mapping[str, Any]) -> None:
-        self.journal.append({"kind": "end", "start": start, "gpus_after": dict(gpus_after)})
-
-    def add_void(self, start: int, reasons: Sequence[str]) -> None:
-        """What the start measured does not count: its windows are missing from now on."""
-        self.journal.append({"kind": "void", "start": start, "reasons": list(reasons)})
+        self.journal_start(start, launch.number, launch.path, facts, gpus_before)
 
     def add_window(self, launch: Launch, start: int, one: Pass, repeats: Sequence[Mapping[str, Any]]) -> None:
         """Journal a window whose repeats are all in the store: the pair is whole, or it does not exist."""
@@ -120,10 +101,17 @@ class Capture:
     def rows_done(self) -> int:
         return sum(len(taken["row_sha256"]) for entry in self.windows() for taken in entry["repeats"])
 
-    def bytes_needed(self) -> int:
-        """Full rows of one pass, twice over: runs that agree share their files."""
-        full = sum(panel.rows * panel.vocab for panel in self.panels if panel.keeps_raw)
-        return 2 * full * _FLOAT32_BYTES
+    def bytes_needed(self, launch: Launch) -> int:
+        """What a launch may still have to keep: its missing windows, every repeat with other rows, and the raw rows of one window."""
+        missing = {one.window_id: one for one in self.missing(launch)}
+        kept = sum(
+            len(window.positions) * row_bytes(panel)
+            for panel in self.panels_of(launch)
+            for window in panel.windows
+            if window.window_id in missing
+        )
+        widest = max((len(one.positions) for one in missing.values()), default=0)
+        return kept * launch.repeats + widest * self.spec.vocab * _FLOAT32_BYTES
 
     def _stored(self, entry: Mapping[str, Any]) -> bool:
         store = self.work.store
@@ -139,10 +127,23 @@ def open_capture(session: Session, arm: ArmKey, *, remeasure: bool) -> Capture:
     study = session.study
     work, spec, reference, scratch = _asked(session, arm, remeasure=remeasure)
     folder = session.store.scratch(scratch)
-    replace_visible(folder / ABOUT, canonical_bytes({"study": study.protocol.study, "arm": str(arm)}))
+    began_at = _began_at(folder / ABOUT)
+    replace_visible(
+        folder / ABOUT, canonical_bytes({"study": study.protocol.study, "arm": str(arm), "began_at": began_at})
+    )
     panels = tuple(study.panel(name) for name in study.protocol.panels)
     journal = Journal(folder / "journal.jsonl")
-    return Capture(work, panels, launches_of(study.protocol), spec, reference, _texts(study, panels), journal, scratch)
+    return Capture(
+        work, panels, launches_of(study.protocol), spec, reference, _texts(study, panels), journal, scratch, began_at
+    )
+
+
+def _began_at(about: Path) -> str:
+    """When this capture was begun: now, or when the run that was interrupted has begun it."""
+    try:
+        return str(json.loads(about.read_bytes())["began_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def capture_names(session: Session, arm: ArmKey) -> set[str]:

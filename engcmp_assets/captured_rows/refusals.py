@@ -1,8 +1,9 @@
-"""Why the last run of an arm's engine was refused: a small record beside the heads, gone when the arm succeeds. No result rests on it."""
+"""Why the last run of an arm's engine was refused: a small record beside the heads, gone when the arm succeeds. No figure rests on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from engcmp_assets.kernel.records import ArmKey
@@ -10,18 +11,29 @@ from engcmp_assets.kernel.work import Session
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.disk import make_folder, replace_visible
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.refusals import refusal_file
+from engcmp_resources.refusals import last_refusal, refusal_file
 
 
 @contextmanager
-def refusal_kept(session: Session, arm: ArmKey) -> Iterator[None]:
-    """Keep the words of an error that ends what is done within; what was kept of an earlier one goes when this ends well."""
-    path = refusal_file(session.store.home, session.study.protocol.study, arm.folder)
+def refusal_kept(session: Session, arm: ArmKey, *, measured: bool = True) -> Iterator[None]:
+    """Keep the words of an error that ends what is done within; what was kept of an earlier one goes when the arm is then `measured`."""
+    study = session.study.protocol.study
+    path = refusal_file(session.store.home, study, arm.folder)
     try:
         yield
     except EngcmpError as error:
         make_folder(path.parent)
-        words = {"what": error.what, "where": error.where, "remedy": error.remedy, "run_id": session.run_id}
+        what = error.what.removeprefix(f"study {study}: ").removeprefix(f"arm {arm}").removeprefix(":").strip()
+        when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        words = {"what": what, "when": when, "where": error.where, "remedy": error.remedy, "run_id": session.run_id}
         replace_visible(path, canonical_bytes(words))
         raise
-    path.unlink(missing_ok=True)
+    if measured:
+        path.unlink(missing_ok=True)
+
+
+def refusals_of(session: Session, arms: Sequence[ArmKey]) -> dict[str, str]:
+    """Of those of `arms` whose last run was refused: what for and when, as a reader is told."""
+    study = session.study.protocol.study
+    found = {str(arm): last_refusal(session.store.home, study, arm.folder) for arm in arms}
+    return {arm: str(one) for arm, one in found.items() if one is not None}

@@ -11,10 +11,12 @@ from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch
 from engcmp_assets.kernel.engine_tables import ProcessEngine
-from engcmp_assets.kernel.names import LIBRARY, checkpoint_output, engine_file
+from engcmp_assets.kernel.names import LIBRARY, engine_file
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.source_outputs import checkpoint_output
 from engcmp_assets.kernel.source_tables import ImageSource
 from engcmp_assets.kernel.work import Work
+from engcmp_assets.sources.published import fetched_folder, file_sources, listed_folder
 from engcmp_resources.engines.base import LaunchSpec, start_decoder, start_engine
 from engcmp_resources.engines.servers import LaunchPlace, LightRows, RunningServer, ServerSpec, start_server
 from engcmp_resources.errors import EngcmpError
@@ -65,7 +67,7 @@ def _process(
         raise EngcmpError(f"{arm}: a server engine with the specification of a process", remedy="report this fault")
     asked: dict[str, Any] = {
         "library": work.file("sources", LIBRARY),
-        "model": work.file("sources", checkpoint_output(arm)),
+        "model": model_place(work, arm),
         "log": log,
         "environment": labels,
     }
@@ -103,15 +105,24 @@ def launch_place(
     shutil.rmtree(scratch, ignore_errors=True)  # of a start that was killed
     scratch.mkdir()
     study = work.study
-    files = {"model": work.file("sources", checkpoint_output(arm))}
+    files = {"model": model_place(work, arm)}
+    published = file_sources(study, arm)
     for role, source in study.protocol.roles_of(arm).items():
+        name = engine_file(role)
         if not isinstance(study.protocol.sources[source], ImageSource):
-            files[role] = work.file("sources", engine_file(role))
+            files[role] = listed_folder(work, name) if name in published else work.file("sources", name)
+    hub = fetched_folder(study) if any(path.is_dir() for path in files.values()) else None
     gpus = tuple(study.protocol.gpus.use) if study.protocol.gpus else ()
     try:
-        yield LaunchPlace(scratch, log, labels, files, study.folder, gpus, work.say)
+        yield LaunchPlace(scratch, log, labels, files, study.folder, gpus, say=work.say, hub=hub)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def model_place(work: Work, arm: ArmKey) -> Path:
+    """The arm's checkpoint: the file that was made, or the folder of a published one, held against its list of files."""
+    name = checkpoint_output(work.study.protocol, arm)
+    return listed_folder(work, name) if name in file_sources(work.study, arm) else work.file("sources", name)
 
 
 def _asked_of(capture: Capture, launch: Launch, server: RunningServer) -> Running:

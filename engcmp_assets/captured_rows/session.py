@@ -6,7 +6,6 @@ A kill costs at most one window; starting again continues where the journal ends
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,7 +60,6 @@ def capture_arm(
             if len(wanted) == len(steps):  # a kill just before the journal was dropped has left it
                 session.store.drop_scratch(open_capture(session, arm, remeasure=False).scratch)
             return
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     with refusal_kept(session, arm):
         capture = open_capture(session, arm, remeasure=remeasure)
         judge_killed_starts(capture)
@@ -73,14 +71,14 @@ def capture_arm(
         telemetry=samples_of_starts(capture),
         rules=session.study.protocol.gpus,
     )
-    launch = record(capture.work, made, started_at=started_at)
+    launch = record(capture.work, made, started_at=capture.began_at)
     for step in wanted:
         if step.artifact == LAUNCH:
             yield launch
             continue
         panel = next(panel for panel in capture.panels if captured_rows(panel.panel) == step.artifact)
         work = prepare(session, step, arm, remeasure=remeasure)
-        yield record(work, captured_made(panel, capture.windows()), started_at=started_at)
+        yield record(work, captured_made(panel, capture.windows()), started_at=capture.began_at)
     if len(wanted) == len(steps):
         session.store.drop_scratch(capture.scratch)
 
@@ -110,7 +108,6 @@ def _launches_for(capture: Capture, wanted: Sequence[Step]) -> list[Launch]:
 def _measure(capture: Capture, arm: ArmKey, launches: Sequence[Launch], ready: Ready) -> None:
     if not launches:
         return
-    require_space(capture.work.store.home, capture.bytes_needed(), f"capturing {arm}")
     with engine_held(capture) as holding:
         for launch in launches:
             _run_launch(capture, arm, launch, holding, ready)
@@ -119,6 +116,7 @@ def _measure(capture: Capture, arm: ArmKey, launches: Sequence[Launch], ready: R
 def _run_launch(capture: Capture, arm: ArmKey, launch: Launch, holding: Holding, ready: Ready) -> None:
     """One start of the engine: prove it, then capture the windows that this launch still lacks."""
     work = capture.work
+    require_space(work.store.home, capture.bytes_needed(launch), f"capturing {arm}, launch {launch.number}")
     start = len(capture.starts()) + 1
     work.say(f"launch {launch.number}/{len(capture.launches)}, {launch.path}: starting {arm.engine}@{arm.version}")
     with (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from engcmp_assets.captured_rows.journalled import KILLED
+from engcmp_assets.engine_launch.journalled import KILLED
 from engcmp_assets.kernel.gpu_rules import (
     CAPTURING,
     GpuFinding,

@@ -63,7 +63,7 @@ def _collect_for_good(store: Store) -> None:
     with store.alone():
         dead = dead_captures(store)
         found = unreached(store, [one.name for one in dead])
-        if not (found.files or found.receipts or dead):
+        if not (found.files or found.receipts or found.private or dead):
             click.echo(_total(found, dead))
             return
         for one in dead:  # first: a folder whose rows are gone would only be found damaged
@@ -76,13 +76,16 @@ def _collect_for_good(store: Store) -> None:
 
 def _list(word: str, store: Store, found: Unreached, dead: Sequence[DeadCapture]) -> None:
     for one in dead:
-        click.echo(f"{word} scratch/{one.name} ({one.bytes:,} bytes, {one.windows} windows): {one.why}")
+        click.echo(f"{word} scratch/{one.name} ({one.bytes:,} bytes, {one.windows} {one.unit}s): {one.why}")
     for blob in found.files:
-        click.echo(f"{word} {store.path(blob).relative_to(store.home)} ({blob.bytes:,} bytes)")
+        click.echo(f"{word} {store.here(blob).relative_to(store.home)} ({blob.bytes:,} bytes)")
     for name in found.receipts:
         click.echo(f"{word} receipts/{name}.json")
+    for name in found.private:
+        click.echo(f"{word} private text {name}")
 
 
 def _total(found: Unreached, dead: Sequence[DeadCapture]) -> str:
     captures = f"{len(dead)} unfinished captures, " if dead else ""
-    return f"{captures}{len(found.files)} files, {found.bytes / 1e6:,.1f} MB, {len(found.receipts)} receipts"
+    texts = f", {len(found.private)} private texts" if found.private else ""
+    return f"{captures}{len(found.files)} files, {found.bytes / 1e6:,.1f} MB, {len(found.receipts)} receipts{texts}"

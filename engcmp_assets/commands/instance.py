@@ -36,6 +36,14 @@ def instance_folder() -> Path:
     return folder
 
 
+def instance_in_use() -> dg.DagsterInstance:
+    """The instance that DAGSTER_HOME names, where that has settings (those of several machines); else the one under ENGCMP_HOME."""
+    named = os.environ.get("DAGSTER_HOME")
+    if named and (Path(named) / "dagster.yaml").is_file():
+        return dg.DagsterInstance.get()
+    return open_instance()
+
+
 def open_instance() -> dg.DagsterInstance:
     """The instance, with the pool's limit set (a default limit is not enforced on the first batch)."""
     os.environ["DAGSTER_HOME"] = str(instance_folder())

@@ -34,7 +34,7 @@ def launch() -> None:
 def diff(first: str, second: str, path: ScorePath | None, as_json: bool) -> None:
     """List every difference between the launches of two arms, each named STUDY/ARM.
 
-    First what the protocol declares, then everything else that the receipts tell: each of these is a confound of a comparison.
+    First what the receipts tell and the protocol does not declare: each is a confound of a comparison. Then what it declares.
     """
     store = Store(home_folder(), read_only=True)
     sides = [launch_side(store, *_named(store, name), path=path) for name in (first, second)]

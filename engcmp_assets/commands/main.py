@@ -14,29 +14,44 @@ from typing import Any, NoReturn
 
 import click
 
+from engcmp_assets.kernel import row_loop
 from engcmp_resources.disk import FULL_REMEDY
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.object_cache import ObjectCache
 from engcmp_resources.places import home_folder
 
-# Where each command lives. Loaded when called: `engcmp verify` must not wait for Dagster.
+# Where each command lives, and its line in the list of all. Loaded when called: neither `engcmp verify` nor the list waits for Dagster.
 _COMMANDS = {
-    "demo": "run",
-    "run": "run",
-    "ui": "ui",
-    "verify": "audit",
-    "trace": "audit",
-    "freeze": "freeze",
-    "amend": "freeze",
-    "versions": "versions",
-    "launch": "launch",
-    "reference": "reference",
-    "teacher": "teacher",
-    "score": "score",
-    "tails": "score",
-    "bar": "score",
-    "throughput": "throughput",
-    "replies": "replies",
-    "gc": "gc",
+    "demo": ("run", "Measure the study smollm2-cpu here and print its summary."),
+    "run": ("run", "Measure a study: its arms, comparisons, pages and catalog."),
+    "ui": ("ui", "Open the Dagster UI on this machine."),
+    "verify": ("audit", "Prove a study offline: each hash, chain and figure again."),
+    "trace": ("audit", "Follow one figure to the frozen hash, receipt by receipt."),
+    "audit": ("audit", "Search a study for faults and hold its claims to evidence."),
+    "claims": ("claims", "Hold a file of claims against what was measured."),
+    "catalog": ("catalog", "List every file of every artifact: path, columns, receipt."),
+    "export": ("export", "Write a study as a folder that Python alone verifies."),
+    "plan": ("plan", "Count what a study asks for, and what of it is done."),
+    "fetch": ("fetch", "Fetch what a study pins, or say what that would be."),
+    "prompts": ("prompts", "Make a study's prompt set without a network."),
+    "freeze": ("freeze", "Freeze a new study, an iteration, or a published copy."),
+    "amend": ("freeze", "Freeze a study anew under another hash, with the reason."),
+    "versions": ("versions", "Look for new engine versions, and approve them."),
+    "launch": ("launch", "What is known of launches: what differs between two."),
+    "reference": ("reference", "Compute a study's reference rows for your own token ids."),
+    "teacher": ("teacher", "Compute full rows of a transformers model."),
+    "panel": ("panel", "Lay out a published panel for engcmp score."),
+    "relate": ("panel", "Say which tensors two checkpoints share."),
+    "score": ("score", "Score row files against a reference, and compare arms."),
+    "tails": ("score", "Print how bad the worst rows of a row file are."),
+    "bar": ("score", "Judge a candidate by the one-sided paired bar."),
+    "throughput": ("throughput", "Measure the speed of an OpenAI-compatible server."),
+    "replies": ("replies", "Judge replies: how each ended, and whether in a loop."),
+    "tools": ("tools", "Tool calling: run scenarios, import and compare results."),
+    "push": ("shared", "Put a study's results into the object store."),
+    "pull": ("shared", "Take a study's results from the object store."),
+    "reap": ("reap", "End runs whose worker is gone, here or on another machine."),
+    "gc": ("gc", "Clean up after killed runs; remove unreached files."),
 }
 INTERRUPTED = 130
 # What Ctrl-C leaves: a capture goes on where it was, results that are written as a whole are not there yet.
@@ -52,9 +67,13 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"engcmp_assets.commands.{_COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"engcmp_assets.commands.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
 
 
 @click.group(
@@ -67,6 +86,10 @@ def cli() -> None:
     """Compare LLM inference engines on the same checkpoint, and prove every figure.
 
     Results lie under ENGCMP_HOME (default: .engcmp in the checkout).
+
+    Exit status: 0 done, and what was asked for holds; 1 an error, or something that does not hold, with its place and remedy; 2 wrong
+    usage, an option or argument that is missing or does not fit; 3 a claim that is refused or rewritten (`claims`); 130 stopped by
+    Ctrl-C.
     """
 
 
@@ -76,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal lacks, in whatever a file holds, must not end a report in the middle.
             stream.reconfigure(errors="backslashreplace")
+    row_loop.keep_objects(ObjectCache())
     try:
         result: Any = cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except EngcmpError as error:

@@ -13,6 +13,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.commands.paths import PathArgument
 from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.records import tokens_sha256
 from engcmp_assets.kernel.study import load_study
@@ -33,12 +34,10 @@ _UNKNOWN = 1  # progress is of the whole call, so its total is known only when t
 @click.command(epilog="Example: engcmp reference smollm2-cpu --tokens window.json --out rows/")
 @click.argument("study")
 @click.option(
-    "--tokens", "tokens_file", required=True, type=click.Path(path_type=Path),
+    "--tokens", "tokens_file", required=True, type=PathArgument(),
     help='JSON: {"window_id": NAME, "tokens": [IDS]}, a list of such, {"windows": [...]}, or one such object a line.',
 )  # fmt: skip
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder for NAME.safetensors; made if need be."
-)
+@click.option("--out", required=True, type=PathArgument(), help="Folder for NAME.safetensors; made if need be.")
 def reference(study: str, tokens_file: Path, out: Path) -> None:
     """Compute STUDY's reference rows for your own token ids: full vocabulary, every row of each window (row r predicts token r + 1)."""
     loaded = load_study(study)

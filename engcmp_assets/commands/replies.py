@@ -5,53 +5,45 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
+from engcmp_assets.commands.paths import PathArgument
 from engcmp_assets.kernel.progress import Progress, stderr_line
 from engcmp_assets.kernel.records import plain
 from engcmp_assets.kernel.replies.finishes import finish_of
-from engcmp_assets.kernel.replies.hits import ON_REPORTING_SEEDS, hits_text
-from engcmp_assets.kernel.replies.loops import ReplyVerdict, judge
-from engcmp_assets.kernel.replies.spans import (
-    KINDS,
-    Kind,
-    Reply,
-    Span,
-    SpanName,
-    Thresholds,
-    Vocabulary,
-    as_tokens,
-    vocabulary,
-)
+from engcmp_assets.kernel.replies.hits import ON_REPORTING_SEEDS, vote_text
+from engcmp_assets.kernel.replies.loops import UNFINISHED, ReplyVerdict, least_judged
+from engcmp_assets.kernel.replies.spans import KINDS, Thresholds
+from engcmp_assets.long_output_checks.judging import ReplyJudge, Said
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.reply_files import ReplyLine, ReplyTokenizer, read_probes, read_replies
+from engcmp_resources.reply_files import ReplyTokenizer, read_probes, read_replies
+from engcmp_resources.threads import in_order
 
 _NAMED = 20  # replies that the summary names
 
 
 @click.command(epilog="Example: engcmp replies REPLIES.jsonl --tokenizer models/smollm2 --out loops.json")
-@click.argument("replies_file", metavar="REPLIES.jsonl", type=click.Path(path_type=Path))
+@click.argument("replies_file", metavar="REPLIES.jsonl", type=PathArgument())
 @click.option(
-    "--tokenizer", "tokenizer_place", required=True, type=click.Path(path_type=Path),
+    "--tokenizer", "tokenizer_place", required=True, type=PathArgument(),
     help="Folder with the model's tokenizer.json, or its GGUF file.",
 )  # fmt: skip
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PathArgument(),
     help="File for the verdicts, JSON; written whole at the end.",
 )
 @click.option(
-    "--probes", "probes_file", type=click.Path(path_type=Path),
+    "--probes", "probes_file", type=PathArgument(),
     help='JSON {"text": [ids]} with ids as the engine gives them: a tokenizer that gives others is refused.',
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Threads; by default one for each processor.")
@@ -63,20 +55,25 @@ def replies(  # noqa: PLR0917 - click calls it by name
 ) -> None:
     """Judge replies: how each ended, whether it was in a loop, and from which token on.
 
-    A line of REPLIES.jsonl is {"reply_id", "kind", "reasoning", "answer", "finish_reason"}; kinds are code, json, prose and reasoning.
-    Measures are of the span in which the reply ended; onset_token counts within the span of the loop. A finished reply that went
-    through a loop is `recovered`.
+    A line of REPLIES.jsonl is {"reply_id", "kind", "reasoning", "answer", "finish_reason"}; kinds are code, json, prose and reasoning,
+    and "reasoning" may be left out. Measures are of the span in which the reply ended; onset_token counts within the span of the loop.
+    A finished reply that went through a loop is `recovered`. A span below 249 tokens is judged by exact copies alone: `judged` is false.
     """
     _refuse_place(out, replies_file)
     count = sum(1 for _ in _checked(replies_file))  # every line, before any is judged
     tokenizer = ReplyTokenizer.load(tokenizer_place)
     if probes_file is not None:
         tokenizer.require(read_probes(probes_file), str(probes_file))
-    known, limits = vocabulary(tokenizer.token_texts()), Thresholds()
+    limits = Thresholds()
+    judge = ReplyJudge(tokenizer, limits)
     progress = Progress(stderr_line, f"replies {replies_file.name}", "replies", count, time.monotonic_ns)
     verdicts: list[ReplyVerdict] = []
     control: list[str] = []
-    for verdict, names in _judged(_checked(replies_file), tokenizer, known, limits, jobs or os.cpu_count() or 1):
+
+    def one(said: Said) -> tuple[ReplyVerdict, list[str]]:
+        return judge.verdict(said), judge.control_tokens(said)
+
+    for verdict, names in in_order(_checked(replies_file), one, jobs or os.cpu_count() or 1):
         verdicts.append(verdict)
         control += [verdict.reply_id] if names else []
         progress.update(len(verdicts), verdict.reply_id)
@@ -103,6 +100,7 @@ def entry(one: ReplyVerdict) -> dict[str, Any]:
         "reasoning_chars": one.reasoning_chars,
         "answer_tokens": one.answer_tokens,
         "answer_chars": one.answer_chars,
+        "judged": one.judged,
     }
 
 
@@ -112,6 +110,7 @@ def summarised(verdicts: Sequence[ReplyVerdict], control: Sequence[str]) -> dict
         "replies": len(verdicts),
         "finish": dict(sorted(Counter(one.finish for one in verdicts).items())),
         "looped": sum(one.looped for one in verdicts),
+        "too_short_to_judge": sum(not one.judged for one in verdicts),
         "with_control_tokens_as_text": list(control),
         "loops": [
             {
@@ -127,7 +126,17 @@ def summarised(verdicts: Sequence[ReplyVerdict], control: Sequence[str]) -> dict
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary for a reader."""
     ends = ", ".join(f"{count} {name}" for name, count in summary["finish"].items())
-    lines = [f"{summary['replies']} replies: {ends}; {summary['looped']} looped"]
+    unfinished = sum(summary["finish"].get(name, 0) for name in UNFINISHED)
+    lines = [
+        vote_text(ON_REPORTING_SEEDS),
+        f"{summary['replies']} replies, each counted once by how it ended: {ends}",
+        f"{summary['looped']} of the {unfinished} that did not finish by themselves ended in a loop",
+    ]
+    if short := summary["too_short_to_judge"]:
+        least = least_judged(Thresholds())
+        lines.append(
+            f"{short} too short to judge: in a last span of fewer than {least} tokens only exact copies can be told"
+        )
     for loop in summary["loops"][:_NAMED]:
         period = loop["period"]
         unit = f", a unit of {period['tokens']} tokens, {period['dropped']} final tokens dropped" if period else ""
@@ -141,7 +150,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         lines.append(
             f"{len(names)} with the name of a control token in the text, counted as text: {', '.join(names[:_NAMED])}"
         )
-    return "\n".join([*lines, hits_text(ON_REPORTING_SEEDS), f"written: {summary['out']}"])
+    return "\n".join([*lines, f"written: {summary['out']}"])
 
 
 def _refuse_place(out: Path, replies_file: Path) -> None:
@@ -159,7 +168,7 @@ def _refuse_place(out: Path, replies_file: Path) -> None:
         )
 
 
-def _checked(path: Path) -> Iterator[ReplyLine]:
+def _checked(path: Path) -> Iterator[Said]:
     """The replies, each of a known kind and with a known end."""
     for line in read_replies(path):
         where = f"{path}, line {line.line}"
@@ -171,36 +180,4 @@ def _checked(path: Path) -> Iterator[ReplyLine]:
             finish_of(line.finish_reason, has_text=True)
         except EngcmpError as error:
             raise EngcmpError(error.what, where=where, remedy=error.remedy) from error
-        yield line
-
-
-def _judged(
-    lines: Iterator[ReplyLine], tokenizer: ReplyTokenizer, known: Vocabulary, limits: Thresholds, jobs: int
-) -> Iterator[tuple[ReplyVerdict, list[str]]]:
-    """Verdicts in the order of the lines, and the control tokens whose names a reply holds; few replies are in memory at once."""
-
-    def one(line: ReplyLine) -> tuple[ReplyVerdict, list[str]]:
-        spans = span_of(tokenizer, "reasoning", line.reasoning), span_of(tokenizer, "answer", line.answer)
-        reply = Reply(line.reply_id, cast(Kind, line.kind), line.finish_reason, *spans)
-        return judge(reply, known, limits), tokenizer.control_tokens(line.reasoning + line.answer)
-
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting: deque[Future[tuple[ReplyVerdict, list[str]]]] = deque()
-        try:
-            for line in lines:
-                waiting.append(pool.submit(one, line))
-                if len(waiting) > jobs:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def span_of(tokenizer: ReplyTokenizer, name: SpanName, text: str) -> Span:
-    """A span of a text, its tokens those of the model."""
-    ids = tokenizer.encode(text)
-    return Span(
-        name, text, as_tokens(ids),
-        token_at=lambda char: len(tokenizer.encode(text[:char])), char_at=lambda token: len(tokenizer.decode(ids[:token])),
-    )  # fmt: skip
+        yield Said(line.reply_id, line.kind, line.reasoning, line.answer, line.finish_reason)

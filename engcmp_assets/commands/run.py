@@ -12,13 +12,18 @@ import click
 import dagster as dg
 
 from engcmp_assets.automation import sync_partitions
+from engcmp_assets.captured_rows.session import capture_steps
 from engcmp_assets.commands.instance import open_instance
+from engcmp_assets.events import asset_key
 from engcmp_assets.graph import definitions
+from engcmp_assets.kernel.blocks import INPUTS, artifacts_of, blocks_of, blocks_of_arm, is_asked, parse_blocks
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, output_blob
+from engcmp_assets.long_replies.session import serving_steps
 from engcmp_assets.publication.pages import render_table
+from engcmp_assets.steps import steps_of
 from engcmp_assets.throughput_events.session import is_measured
 from engcmp_assets.upkeep import remeasure_config
 from engcmp_resources.errors import EngcmpError
@@ -37,39 +42,58 @@ def demo(remeasure: bool) -> None:
     run_study(DEMO_STUDY, [], remeasure=remeasure)
 
 
-@click.command(epilog="Example: engcmp run smollm2-cpu --arm q4_0/llamacpp@b11549")
+@click.command(epilog="Example: engcmp run smollm2-cpu --arm q4_0/llamacpp@b11549 --block q,t")
 @click.argument("study")
 @click.option("--arm", "arms", multiple=True, help="Only this arm (may be given more than once). Default: all arms.")
+@click.option(
+    "--block",
+    "blocks",
+    multiple=True,
+    metavar="q,t,l",
+    help="Only these blocks: q precision, t speed, l long output. Default: all that the study has.",
+)
 @click.option("--remeasure", is_flag=True, help="Measure again, as new repeats; nothing is overwritten.")
-def run(study: str, arms: Sequence[str], remeasure: bool) -> None:
-    """Materialize STUDY: each arm from the frozen protocol to its summary, then comparisons and pages."""
-    run_study(study, arms, remeasure=remeasure)
+def run(study: str, arms: Sequence[str], blocks: Sequence[str], remeasure: bool) -> None:
+    """Materialize STUDY: each arm from the frozen protocol to its summary, then comparisons, pages and catalog."""
+    run_study(study, arms, blocks=blocks, remeasure=remeasure)
 
 
-def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
+def run_study(name: str, arms: Sequence[str], *, blocks: Sequence[str] = (), remeasure: bool) -> None:
     """Run the arms one after the other, then the study-wide results, and print the summary and where to look next.
 
-    Raises EngcmpError for an unknown arm, before anything is started. An arm that fails is told, the others are measured all the same, and
-    the command ends with its error.
+    `blocks` chooses among the blocks; an arm's summary is made once all that it takes is there. Raises EngcmpError for an unknown arm or
+    block, before anything is started. An arm that fails is told, the others are measured all the same, and the command ends with its error.
     """
     started = time.monotonic()
     study = load_study(name)
     study.require_frozen()
     chosen = [study.protocol.require_arm(text) for text in arms] or list(study.protocol.arm_keys)
+    have = blocks_of([step.artifact for step in steps_of(study)])
+    asked = parse_blocks(blocks, have, study=name)
+    whole = asked == have
     definition = definitions()
     prefix = study.protocol.asset_prefix
     answered = made = 0
     failed: dict[str, EngcmpError] = {}
     with open_instance() as instance:
         sync_partitions(instance, study)
-        for turn in turns(study, chosen):
+        for turn in turns(study, chosen, blocks=asked):
             arm = turn.arm
             if str(arm) in failed or (turn.job == "speed" and not remeasure and is_measured(_session(study), arm)):
                 continue
             stderr_line(f"[{arm}] {turn.words}")
             config = turn.config(study, remeasure=remeasure)
+            only, own = None, tuple(one for one in asked if one in blocks_of_arm(study.protocol, arm))
+            if turn.job == "speed" and "t" not in own:
+                continue
+            if own != have:
+                names = turn_artifacts(_session(study), turn, own)
+                only = [asset_key(study, one) for one in names]
+                config = {"ops": {op: one for op, one in config["ops"].items() if op in _ops(study, names)}}
             try:
-                counts = run_job(definition, f"{prefix}_{turn.job}", instance, partition=str(arm), config=config)
+                counts = run_job(
+                    definition, f"{prefix}_{turn.job}", instance, partition=str(arm), config=config, only=only
+                )
             except EngcmpError as error:
                 # An engine that does not run here, say for want of an instruction set, must not keep the others from being measured.
                 failed[str(arm)] = error
@@ -78,7 +102,14 @@ def run_study(name: str, arms: Sequence[str], *, remeasure: bool) -> None:
             answered, made = answered + counts[0], made + counts[1]
         if len(failed) == len(chosen):
             raise _failure(failed, len(chosen))
-        stderr_line(f"[{name}] comparisons and publication")
+        if not whole and not any(_is_made(_session(study), "summaries", arm) for arm in study.protocol.arm_keys):
+            left = [one for one in have if one not in asked]
+            stderr_line(f"[{name}] {made} artifacts made, {answered} answered from the store")
+            click.echo(f"{name}: no arm has a summary yet; it needs block {', '.join(left)} too: engcmp plan {name}")
+            if failed:
+                raise _failure(failed, len(chosen))
+            return
+        stderr_line(f"[{name}] comparisons, pages and catalog")
         counts = run_job(definition, f"{prefix}_results", instance)
         answered, made = answered + counts[0], made + counts[1]
     seconds = time.monotonic() - started
@@ -108,11 +139,13 @@ class Turn:
         return {"ops": {name: one for name, one in ops.items() if self.job == "arm" or name == serving}}
 
 
-def turns(study: Study, arms: Sequence[ArmKey]) -> list[Turn]:
-    """The turns of `arms`, in order. Repeats of a speed block go round the arms, each time the other way, where the protocol says abba:
-    what drifts meanwhile then falls on every arm of a pair alike.
+def turns(study: Study, arms: Sequence[ArmKey], *, blocks: Sequence[str] = ("t",)) -> list[Turn]:
+    """The turns of `arms`, in order, for the blocks that are measured.
+
+    Repeats of a speed block go round the arms, each time the other way, where the protocol says abba: what drifts meanwhile then falls on
+    every arm of a pair alike.
     """
-    plan = study.protocol.throughput
+    plan = study.protocol.throughput if "t" in blocks else None
     repeats = plan.repeats if plan else 1
     found = []
     for repeat in range(1, repeats + 1):
@@ -123,6 +156,36 @@ def turns(study: Study, arms: Sequence[ArmKey]) -> list[Turn]:
             until = None if repeat == repeats else repeat
             found.append(Turn(arm, "arm" if repeat == 1 else "speed", until, words))
     return found
+
+
+def turn_artifacts(session: Session, turn: Turn, blocks: Sequence[str]) -> list[str]:
+    """What a turn makes where not all blocks are asked for: the blocks' artifacts, and the summary once all that it takes is there."""
+    steps = {step.artifact: step for step in steps_of(session.study)}
+    inputs = list(INPUTS) if turn.job == "arm" else []
+    names = [
+        *inputs,
+        *artifacts_of(blocks if turn.job == "arm" else [one for one in blocks if one != "q"], list(steps)),
+    ]
+    taken = [
+        use.artifact for use in steps["summaries"].uses
+        if use.scope == "arm" and is_asked(session.study.protocol, turn.arm, use.artifact)
+    ]  # fmt: skip
+    if all(one in names or _is_made(session, one, turn.arm) for one in taken):
+        names.append("summaries")
+    return names
+
+
+def _ops(study: Study, names: Sequence[str]) -> set[str]:
+    """The ops that make these artifacts."""
+    within = {step.artifact: "scoring" for step in capture_steps(study)}
+    within |= {step.artifact: "serving" for step in serving_steps(study)}
+    return {f"{study.protocol.asset_prefix}__{within.get(name, name)}" for name in names}
+
+
+def _is_made(session: Session, artifact: str, arm: ArmKey) -> bool:
+    """Whether the arm has the artifact under the present freeze."""
+    done = session.current(artifact, arm)
+    return done is not None and done.receipt["frozen_sha256"] == session.study.frozen_sha256
 
 
 def _session(study: Study) -> Session:
@@ -152,9 +215,11 @@ def closing_text(study: Study, store: Store) -> str:
             "Where to look next",
             f"  pages    {pages / 'SUMMARY.html'}",
             f"           {pages / 'SUMMARY.md'}",
+            f"  site     {pages / 'site' / 'index.html'}",
             "  browser  make ui                (assets, lineage, plots, receipts)",
             f"  proof    .venv/bin/engcmp verify {name}",
             f"  lineage  .venv/bin/engcmp trace {figure}",
+            f"  catalog  .venv/bin/engcmp catalog {name}",
         ]
     )
 
@@ -166,15 +231,17 @@ def run_job(
     *,
     partition: str | None = None,
     config: Mapping[str, Any] | None = None,
+    only: Sequence[dg.AssetKey] | None = None,
 ) -> tuple[int, int]:
-    """Run a job in this process; how many artifacts were answered from the store, and how many made.
+    """Run a job, or `only` some of its assets, in this process; how many artifacts were answered from the store, and how many made.
 
     Raises EngcmpError where a step fails, in the words of the step.
     """
     try:
         result = definition.resolve_job_def(job).execute_in_process(
-            instance=instance, partition_key=partition, run_config=_QUIET_CONSOLE | dict(config or {})
-        )
+            instance=instance, partition_key=partition, run_config=_QUIET_CONSOLE | dict(config or {}),
+            asset_selection=only,
+        )  # fmt: skip
     except dg.Failure as failure:
         raise _as_error(failure) from failure
     events = [event.materialization for event in result.get_asset_materialization_events()]

@@ -16,6 +16,8 @@ from typing import Any
 import click
 import numpy as np
 
+from engcmp_assets.commands.paths import PathArgument
+from engcmp_assets.commands.sharing import beside_no_timed_cell
 from engcmp_assets.file_scores.documents import arm_document, pair_document
 from engcmp_assets.file_scores.figures import Keys, keys_of
 from engcmp_assets.file_scores.gaps import gap_document
@@ -59,8 +61,8 @@ _MB = 10**6
 @click.command(
     epilog="Example: engcmp score --panel panel.json --reference rows/teacher --arm V1=rows/v1 --arm C1=rows/c1 --pair V1,C1 --out scores/"
 )
-@click.option("--panel", "panel_file", required=True, type=click.Path(path_type=Path), help="The panel, as JSON.")
-@click.option("--reference", type=click.Path(path_type=Path), help="Folder of the reference's rows, full or top-K.")
+@click.option("--panel", "panel_file", required=True, type=PathArgument(), help="The panel, as JSON.")
+@click.option("--reference", type=PathArgument(), help="Folder of the reference's rows, full or top-K.")
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME=DIR", help="An arm and the folder of its rows; at least one."
 )
@@ -86,9 +88,7 @@ _MB = 10**6
 @click.option(
     "--hash-inputs", is_flag=True, help="Also write the SHA-256 of every file read; it takes longer than scoring."
 )
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder for the results: a new or empty one."
-)
+@click.option("--out", required=True, type=PathArgument(), help="Folder for the results: a new or empty one.")
 def score(
     *, panel_file: Path, reference: Path | None, arms: Sequence[str], pairs: Sequence[str], repeats: Sequence[str], gaps: Sequence[str],
     preset: str, jobs: int, hash_inputs: bool, out: Path,
@@ -108,10 +108,13 @@ def score(
     folders = {name: find_rows(Path(text.split("=", 1)[1])) for name, text in zip(asked.arms, arms, strict=True)}
     teacher = None if reference is None else find_rows(reference)
     rows = _progress(panel, "", "rows", panel.rows)
-    scored = score_files(panel, teacher, folders, asked.row_pairs(), jobs=jobs, progress=rows.update)
-    own_panel = {"name": panel_file.name, "of": "panel", "bytes": len(panel_bytes), "sha256": sha256_bytes(panel_bytes)}
-    inputs = {"panel": [own_panel]} | _inputs(panel, scored.files, hashed=hash_inputs)
-    files = _results(panel, asked, scored, inputs, preset=_PRESETS[preset])
+    with beside_no_timed_cell("score"):
+        scored = score_files(panel, teacher, folders, asked.row_pairs(), jobs=jobs, progress=rows.update)
+        own_panel = {
+            "name": panel_file.name, "of": "panel", "bytes": len(panel_bytes), "sha256": sha256_bytes(panel_bytes),
+        }  # fmt: skip
+        inputs = {"panel": [own_panel]} | _inputs(panel, scored.files, hashed=hash_inputs)
+        files = _results(panel, asked, scored, inputs, preset=_PRESETS[preset])
     _publish(out, files)
     for name in asked.arms:
         if (step := scored.step_of(name)) is not None:
@@ -125,10 +128,8 @@ def score(
 
 
 @click.command(epilog="Example: engcmp tails scores/V1.rows.parquet --check scores/tails/V1.json")
-@click.argument("rows", type=click.Path(path_type=Path))
-@click.option(
-    "--check", type=click.Path(path_type=Path), help="Published tails: exit 1 if any differs from what the rows give."
-)
+@click.argument("rows", type=PathArgument())
+@click.option("--check", type=PathArgument(), help="Published tails: exit 1 if any differs from what the rows give.")
 def tails(rows: Path, check: Path | None) -> int:
     """Print how bad the worst rows of a row file are, as JSON; with --check, hold published tails against the rows."""
     found = json.loads(_tails(_row_file(rows), rows, sha256_file(rows)))
@@ -146,10 +147,8 @@ def tails(rows: Path, check: Path | None) -> int:
 
 
 @click.command(epilog="Example: engcmp bar --candidate scores/V2.rows.parquet --baseline scores/V1.rows.parquet")
-@click.option("--candidate", required=True, type=click.Path(path_type=Path), help="Row file of the candidate.")
-@click.option(
-    "--baseline", required=True, type=click.Path(path_type=Path), help="Row file of the baseline, on the same rows."
-)
+@click.option("--candidate", required=True, type=PathArgument(), help="Row file of the candidate.")
+@click.option("--baseline", required=True, type=PathArgument(), help="Row file of the baseline, on the same rows.")
 @click.option("--full", is_flag=True, help="Also want two windows or more, and both runs inside the absolute bar.")
 @click.option(
     "--across-engines", is_flag=True, help="The two are different engines: the bar holds by analogy only, and says so."

@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
+from engcmp_assets.commands.paths import PathArgument
 from engcmp_assets.commands.reference import read_windows
 from engcmp_resources.engines.teacher import RECEIPT, teacher_rows
 
 
 @click.command(epilog="Example: engcmp teacher models/glm --tokens window.json --out rows/ --device cuda")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PathArgument())
 @click.option(
-    "--tokens", "tokens_file", required=True, type=click.Path(path_type=Path),
+    "--tokens", "tokens_file", required=True, type=PathArgument(),
     help='JSON: {"window_id": NAME, "tokens": [IDS]}, a list of such, {"windows": [...]}, or one such object a line.',
 )  # fmt: skip
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path),
+    "--out", required=True, type=PathArgument(),
     help="Folder for NAME.safetensors, NAME.tokens.npy and the receipt; made if need be. What is there already is not computed again.",
 )  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)

@@ -10,8 +10,13 @@ from typing import Any
 
 import click
 
+from engcmp_assets.commands.paths import PathArgument
+from engcmp_assets.commands.speed_requests import print_requests, print_study_requests
 from engcmp_assets.kernel.progress import stderr_line
-from engcmp_assets.kernel.throughput.plans import Plan, listing, parse_plan
+from engcmp_assets.kernel.throughput.plans import Plan, parse_plan
+from engcmp_assets.kernel.throughput.recounts import recount_words
+from engcmp_assets.kernel.throughput.requests import FLAGS, cause_words
+from engcmp_assets.throughput_events.cell_folders import EARLIER
 from engcmp_assets.throughput_events.steps import Target, measure_plan
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.streams import Address, Deadlines
@@ -20,10 +25,18 @@ _DEFAULTS = Deadlines()
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _FIGURES = (
     ("TTFT ms", "ttft_median_ms", None),
-    ("TTFT p90", "ttft_p90_ms", None),
+    ("TTFT max", "ttft_max_ms", None),
     ("decode tok/s", "decode_tok_s", "decode_first1_tok_s"),
+    ("prefill tok/s", "prefill_tok_s", None),
     ("aggregate tok/s", "aggregate_tok_s", None),
 )
+_COLUMNS = """\
+width: requests at a time, or the rate of an open loop; whole: requests that were answered whole, of all that were sent.
+TTFT: time from just before a request is sent to its first token; decode: tokens after the first ones over the time they took;
+prefill: prompt tokens that were not cached over TTFT, with one request at a time only; aggregate: all tokens of the cell over its time.
+Medians of as many requests as are whole, [10th, 90th percentile] behind them. -: cells.json says why."""
+_STANDS_IN = "~"
+_FIRST1 = "~: the server does not say how many tokens its first update holds; it is taken as one."
 
 
 @click.command(
@@ -31,16 +44,29 @@ _FIGURES = (
 The plan: {"model": NAME, "sampling": {"temperature": 0, ...}, "cells": [{"cell_id": ID, "kind": "code", "concurrency": 4,
 "requests": [{"request_id": ID, "messages": [...], "max_tokens": 256, "seed": 1, "expected_prompt_tokens": 1024}]}]}
 A request has one of "messages", "prompt" and "token_ids". A cell may have "rate_per_s" (an open loop) and "warmup".
-Example: engcmp throughput --base-url http://127.0.0.1:8000 --plan plan.json --out speed/"""
+Example: engcmp throughput --base-url http://127.0.0.1:8000 --plan plan.json --out speed/
+Example: engcmp throughput --study smollm2-cpu --dry-run"""
 )
-@click.option("--base-url", required=True, metavar="URL", help="Address of the server, with or without /v1.")
-@click.option("--plan", "plan_file", required=True, type=click.Path(path_type=Path), help="The plan, as JSON.")
+@click.option("--base-url", metavar="URL", help="Address of the server, with or without /v1.")
+@click.option("--plan", "plan_file", type=PathArgument(), help="The plan, as JSON.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the results; one of the same plan is continued."
+    "--study", metavar="STUDY", help="With --dry-run: the frozen plan of a study, and what each of its arms must count."
 )
-@click.option("--dry-run", is_flag=True, help="Print every request that would be sent, and send none.")
+@click.option("--out", type=PathArgument(), help="Folder for the results; one of the same plan is continued.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print every request that would be sent, untimed ones too, and send none. Needs no server.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
+@click.option(
+    "--again",
+    multiple=True,
+    metavar="CELL",
+    help="Measure this finished cell again; the old one is kept in OUT/earlier. Repeatable.",
+)
+@click.option("--again-failed", is_flag=True, help="The same for each cell in which a request failed.")
 @click.option(
     "--calibrate/--no-calibrate",
     default=True,
@@ -82,23 +108,34 @@ Example: engcmp throughput --base-url http://127.0.0.1:8000 --plan plan.json --o
     "--whole-s", default=_DEFAULTS.whole_s, show_default=True, type=_SECONDS, help="Deadline for a whole reply."
 )
 def throughput(
-    *, base_url: str, plan_file: Path, out: Path | None, dry_run: bool, as_json: bool, key_env: str | None, calibrate: bool,
-    warmup: int, retries_429: int, connect_s: float, first_byte_s: float, between_s: float, whole_s: float,
+    *, base_url: str | None, plan_file: Path | None, study: str | None, out: Path | None, dry_run: bool, as_json: bool,
+    key_env: str | None, again: tuple[str, ...], again_failed: bool, calibrate: bool, warmup: int, retries_429: int, connect_s: float,
+    first_byte_s: float, between_s: float, whole_s: float,
 ) -> int:  # fmt: skip
     """Measure an OpenAI-compatible server by a plan: events, requests and cells, in OUT.
 
     Every finished cell is kept, however the command ends; the same call measures what is missing. A cell in which a request failed is
-    finished too, and has no figures: remove its folder in OUT/parts, or name a new OUT, to measure it again. Exit 1 where one failed.
+    finished too, and has no figures: --again-failed measures it again. Exit 1 where one failed. OUT holds no text: of each prompt and
+    reply the digest.
     """
-    address, plan = Address.parse(base_url), _read(plan_file)
-    if dry_run:
-        _print_plan(plan, as_json=as_json)
+    if study is not None:
+        if not dry_run or plan_file is not None:
+            raise click.UsageError("--study goes with --dry-run and without --plan; `engcmp run` measures a study")
+        print_study_requests(study, as_json=as_json)
         return 0
-    if out is None:
-        raise click.UsageError("name a folder for the results with --out")
+    if plan_file is None:
+        raise click.UsageError("name the plan with --plan")
+    plan, address = _read(plan_file), Address.parse(base_url) if base_url else None
+    if dry_run:
+        print_requests(plan, warmup, as_json=as_json)
+        return 0
+    if address is None or out is None:
+        raise click.UsageError("name the server with --base-url, and a folder for the results with --out")
     deadlines = Deadlines(connect_s, first_byte_s, between_s, whole_s)
     target = Target(address, _key(key_env), deadlines, retries_429, warmup)
-    document = measure_plan(plan, target, out.resolve(), calibrated=calibrate, say=stderr_line)
+    document = measure_plan(
+        plan, target, out.resolve(), calibrated=calibrate, say=stderr_line, again=again, again_failed=again_failed
+    )
     if as_json:
         click.echo(json.dumps(document, indent=1))
     else:
@@ -128,52 +165,42 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _print_plan(plan: Plan, *, as_json: bool) -> None:
-    rows = listing(plan)
-    if as_json:
-        click.echo(
-            json.dumps(
-                {"plan_sha256": plan.sha256, "model": plan.model, "sampling": plan.sampling, "requests": rows}, indent=1
-            )
-        )
-        return
-    for row in rows:
-        expected = "not stated" if row["expected_prompt_tokens"] is None else row["expected_prompt_tokens"]
-        click.echo(
-            f"{row['cell_id']}  {row['request_id']}  prompt {row['prompt_sha256']}  expected prompt tokens {expected}  "
-            f"seed {row['seed']}  max_tokens {row['max_tokens']}"
-        )
-    click.echo(f"{len(rows)} requests in {len(plan.cells)} cells; plan {plan.sha256}")
-
-
 def _print_cells(document: Mapping[str, Any]) -> None:
-    """One line a cell, its failures and flags below it."""
+    """One line a cell, its failures and flags below it, and in words what columns, causes and flags mean."""
     heads = ["cell", "width", "whole", *(title for title, _, _ in _FIGURES)]
     rows = [heads]
     for cell in document["cells"]:
         whole = f"{cell['requests'] - len(cell['failures'])}/{cell['requests']}"
-        rows.append(
-            [
-                cell["cell_id"],
-                str(cell["concurrency"]),
-                whole,
-                *(_shown(cell, one, other) for _, one, other in _FIGURES),
-            ]
-        )
+        rate = cell["client"].get("asked_rate_per_s")
+        width = str(cell["concurrency"]) if rate is None else f"{rate:g}/s"
+        rows.append([cell["cell_id"], width, whole, *(_shown(cell, one, other) for _, one, other in _FIGURES)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     click.echo("  ".join(text.ljust(width) for text, width in zip(heads, widths, strict=True)).rstrip())
+    seen: dict[str, str] = {}
     for cell, row in zip(document["cells"], rows[1:], strict=True):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
         for failure in cell["failures"]:
             click.echo(f"    {failure['status']}: {failure['request_id']}: {failure['cause']}")
+            seen[failure["cause"]] = cause_words(failure["cause"])
         for flag in cell["flags"]:
             click.echo(f"    flag: {flag}")
+            seen |= {name: words for name, words in FLAGS.items() if flag.startswith(name)}
+        if recount := cell.get("recounted"):  # what was measured before there was one has none
+            click.echo(f"    {recount_words(recount)}")
+        if cell.get("earlier"):
+            click.echo(f"    measured again: {len(cell['earlier'])} earlier in {EARLIER}/")
+    click.echo(_COLUMNS)
+    if any(_STANDS_IN in text for row in rows[1:] for text in row):
+        click.echo(_FIRST1)
+    for name, words in seen.items():
+        click.echo(f"{name}: {words}")
 
 
 def _shown(cell: Mapping[str, Any], name: str, other: str | None) -> str:
+    """A figure with its spread; one that stands in for another is marked."""
     found = cell["figures"].get(name) or {}
     if "value" in found:
-        return f"{found['value']:.4g}"
-    return (
-        f"{_shown(cell, other, None)} (n_first 1)" if other and "value" in (cell["figures"].get(other) or {}) else "-"
-    )
+        spread = f" [{found['p10']:.4g}, {found['p90']:.4g}]" if "p10" in found else ""
+        return f"{found['value']:.4g}{spread}"
+    stands_in = other is not None and "value" in (cell["figures"].get(other) or {})
+    return f"{_STANDS_IN}{_shown(cell, str(other), None)}" if stands_in else "-"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engcmp_assets.captured_rows.step import NOTES_FILE
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.light_measures import pair_kl20
 from engcmp_assets.kernel.names import captured_rows
@@ -34,6 +37,15 @@ class Captured:
         self.hashes: Mapping[tuple[str, str, int], str] = dict(zip(keys, table["raw_row_sha256"][own], strict=True))
         self.runs = sorted(set(table["run"][own].tolist()))
         self.arm, self.panel, self._work, self._artifact = arm, panel, work, artifact
+
+    @property
+    def notes(self) -> list[dict[str, Any]]:
+        """What the engine noted of each capture on this score path, empty where it notes nothing."""
+        outputs = self._work.inputs[(self._artifact, str(self.arm))].receipt["outputs"]
+        if not any(output["name"] == NOTES_FILE for output in outputs):
+            return []
+        kept: list[dict[str, Any]] = json.loads(self._work.file(self._artifact, NOTES_FILE, self.arm).read_bytes())
+        return [one for one in kept if one["run"] in self.runs]
 
     def file(self, run: str, window: Window) -> Path:
         return self._work.file(self._artifact, f"rows/{run}/{window.window_id}", self.arm)

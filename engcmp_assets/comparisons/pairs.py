@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engcmp_assets.kernel.differences import EQUAL_KEPT, EQUAL_ROWS, Comparison, compare
 from engcmp_assets.kernel.floors import Floor, RunValues, floor_document
-from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_confound
+from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_confound, undeclared_names
 from engcmp_assets.kernel.looks import Looks
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import LIGHT_HASH, figure_id
@@ -33,7 +33,7 @@ class PanelPair:
     """Both arms on one panel. `distances` are per-row values of the panel's pair measures, [rows], in the tables' order.
 
     `floors` are the same measures between runs of one arm, by kind (`within_launch`, `across_launches`), each the run pair
-    that is furthest apart, or the reason why there is none.
+    that is furthest apart, or the reason why there is none. `notes` are what each arm's engine noted of its captures.
     """
 
     panel: str
@@ -42,6 +42,7 @@ class PanelPair:
     looks: Looks
     distances: Mapping[str, Float64]
     floors: Mapping[str, Mapping[str, Float64] | Missing]
+    notes: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] = ((), ())
 
     @property
     def identical(self) -> npt.NDArray[np.bool_]:
@@ -83,7 +84,8 @@ def pair_document(
     found = (
         [*launch_confound(launches, command=command), *confounds(plan)] if not plan.compares_paths else confounds(plan)
     )
-    return _pair(plan, "compared", None, figures, found)
+    undeclared = [] if plan.compares_paths else undeclared_names(launches)
+    return _pair(plan, "compared", None, figures, found, undeclared=undeclared)
 
 
 def not_comparable(plan: ComparisonPlan, reason: str) -> dict[str, Any]:
@@ -140,13 +142,20 @@ def _refuse_other_rows(plan: ComparisonPlan, own: PanelPair) -> None:
 
 
 def _pair(
-    plan: ComparisonPlan, state: str, reason: str | None, figures: list[dict[str, Any]], found: list[str]
+    plan: ComparisonPlan,
+    state: str,
+    reason: str | None,
+    figures: list[dict[str, Any]],
+    found: list[str],
+    *,
+    undeclared: Sequence[str] = (),
 ) -> dict[str, Any]:
     kind = "score path" if plan.compares_paths else "arms"
     return {
         "pair_id": plan.pair_id, "kind": kind, "candidate": plan.candidate, "baseline": plan.baseline,
         "candidate_path": plan.candidate_path, "baseline_path": plan.baseline_path, "label": plan.label,
         "state": state, "reason": reason, "figures": figures, "confounds": found,
+        "undeclared": list(undeclared),
     }  # fmt: skip
 
 

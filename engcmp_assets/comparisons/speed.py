@@ -14,6 +14,8 @@ from engcmp_assets.kernel.records import Missing, plain
 from engcmp_assets.kernel.throughput.bands import ArmRuns, DeclaredBand, NoBand, Run
 from engcmp_assets.kernel.throughput.explanation import scheduling_explanation
 from engcmp_assets.kernel.throughput.ratios import CellRatio, MeasureRatios, compare_arms
+from engcmp_assets.kernel.throughput.startup import kv_pools, ready_times
+from engcmp_assets.kernel.throughput.startup_documents import starts_of
 from engcmp_assets.kernel.throughput.streams import stream_table
 from engcmp_assets.kernel.throughput_tables import Band
 from engcmp_assets.kernel.uncertainty import Preset
@@ -59,6 +61,14 @@ def speed_document(
     }
 
 
+def startup_pair(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, Any]:
+    """The start-ups of a pair: ready times of each state, and KV pools, each with its ratio candidate / baseline."""
+    return {
+        "ready": ready_times(starts_of(candidate), starts_of(baseline)),
+        "kv_pool": kv_pools(candidate["kv_pool"], baseline["kv_pool"]),
+    }
+
+
 def _of_measure(found: MeasureRatios) -> dict[str, Any]:
     band = {"missing": found.band.reason} if isinstance(found.band, NoBand) else plain(found.band)
     return {
@@ -92,6 +102,7 @@ def _figure(
         "floor": {
             "drift": [plain(one) for one in cell.drift],
             "of_repeats": [plain(one) for one in cell.of_repeats],
+            "words_of_repeats": list(cell.words_of_repeats),
             "band": {"missing": of.band.reason} if isinstance(of.band, NoBand) else [of.band.low, of.band.high],
         },
         "labels": list(cell.labels),
@@ -103,4 +114,10 @@ def _figure(
 def _sentence(cell: CellRatio) -> str:
     if isinstance(cell.ratio, Missing):
         return cell.ratio.reason
-    return f"{cell.ratio:.3g} times the baseline" + (f", {_WORDS[cell.verdict]}" if cell.verdict in _WORDS else "")
+    words = f"{cell.ratio:.3g} times the baseline" + (f", {_WORDS[cell.verdict]}" if cell.verdict in _WORDS else "")
+    told = [
+        f"repeat {number} reads {again:.3g}" + ("" if word == cell.verdict else f" ({word}): it does not agree")
+        for number, (again, word) in enumerate(zip(cell.of_repeats, cell.words_of_repeats, strict=True), 2)
+        if not isinstance(again, Missing)
+    ]
+    return "; ".join((words, *told))

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from engcmp_assets.comparisons.distances import Captured, distances, run_floors
+from engcmp_assets.captured_rows.refusals import refusals_of
+from engcmp_assets.comparisons.asked import asked_of_arms, compared_blocks, is_measured, lacking_blocks
+from engcmp_assets.comparisons.before_freeze import demoted
+from engcmp_assets.comparisons.distances import IDENTICAL, Captured, distances, run_floors
+from engcmp_assets.comparisons.gaps import PanelGap, gap_document, no_gap
 from engcmp_assets.comparisons.pairs import PanelPair, figure_record, not_comparable, pair_document, primary_figure
-from engcmp_assets.comparisons.speed import runs_of, speed_document
+from engcmp_assets.comparisons.reply_sides import USES as REPLY_USES
+from engcmp_assets.comparisons.reply_sides import replies_of, rules_of
+from engcmp_assets.comparisons.speed import runs_of, speed_document, startup_pair
+from engcmp_assets.comparisons.steps_read import steps_document
 from engcmp_assets.engine_launch.sides import side_of
+from engcmp_assets.kernel.blocks import blocks_of_arm
+from engcmp_assets.kernel.declared_words import words_of_pair, words_of_pairs
+from engcmp_assets.kernel.early_measurements import EARLY, early_blocks
 from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_differences
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import ALL, CELLS, EVENTS, LAUNCH, captured_rows, scored_rows
+from engcmp_assets.kernel.names import ALL, CELLS, EVENTS, LAUNCH, SERVING, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
+from engcmp_assets.kernel.reply_measures import REPLY_IDS
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes
-from engcmp_assets.kernel.throughput.ratios import COMPARED
+from engcmp_assets.kernel.throughput.ratios import COMPARED, SCHEDULED
 from engcmp_assets.kernel.throughput_tables import Band
 from engcmp_assets.kernel.uncertainty import Preset
-from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.kernel.work import SEEN, Made, Product, Session, Source, Step, Use, Work
 from engcmp_assets.summaries.step import panel_rows
 from engcmp_assets.throughput_cells.step import CELLS_FILE
 from engcmp_assets.throughput_events.step import EVENTS_FILE, REQUESTS_FILE
@@ -49,6 +60,7 @@ COLUMNS = (
     Column("unit", "str", "1", "Unit of the measure"),
 )
 SPEED_VERSION = "1"
+OPEN_LOOP_VERSION = "2"  # the same with cells in an open loop: their latency from the schedule is compared too
 _SPEED_USES = (Use(EVENTS, "every arm", (EVENTS_FILE, REQUESTS_FILE)), Use(CELLS, "every arm", (CELLS_FILE,)))
 _PAIR_KLS = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
 
@@ -79,8 +91,16 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
         "pairs": [plan.model_dump() for plan in protocol.comparisons],
         "statistics": protocol.statistics.model_dump(),
         "panels": {name: plan.model_dump(exclude={"label"}) for name, plan in protocol.panels.items()},
+        **rules_of(study),
+        **({"declared": dict(words)} if (words := words_of_pairs(protocol)) else {}),
+        **({"bands": bands} if (bands := _own_bands(protocol)) else {}),
+        **({"closes": closes} if (closes := _closes(protocol)) else {}),
+        **({"asked": asked} if (asked := asked_of_arms(protocol)) else {}),
     } | (
-        {"speed": SPEED_VERSION, "band": band.model_dump() if (band := _band(study)) else None}
+        {
+            "speed": OPEN_LOOP_VERSION if _is_open(study) else SPEED_VERSION,
+            "band": band.model_dump() if (band := _band(study)) else None,
+        }
         if protocol.throughput
         else {}
     )
@@ -94,7 +114,10 @@ def make(work: Work) -> Made:
     figures = [
         figure | {"pair_id": pair["pair_id"]}
         for pair in pairs
-        for figure in (*pair["figures"], *pair.get("speed", {}).get("figures", ()))
+        for figure in (
+            *pair["figures"],
+            *(one for name in ("speed", "replies", "gap") for one in pair.get(name, {}).get("figures", ())),
+        )
     ]
     compared = [pair for pair in pairs if pair["state"] == "compared"]
     why = {pair["pair_id"]: pair["reason"] for pair in pairs if pair["reason"]}
@@ -102,7 +125,7 @@ def make(work: Work) -> Made:
     table = parquet_bytes(COLUMNS, _table(figures))
     return Made(
         products=[
-            Product("comparisons.json", "json", canonical_bytes({"pairs": pairs})),
+            Product("comparisons.json", "json", canonical_bytes({"pairs": pairs} | work.parameters.get(SEEN, {}))),
             Product("differences.parquet", "parquet", table, rows=len(figures), columns=COLUMNS),
             *(rows for _, rows in parts if rows is not None),
             Product("plot.png", "png", _plot(pairs), role="view"),
@@ -127,12 +150,52 @@ def make(work: Work) -> Made:
 
 def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Product | None]:
     """One pair from its row files: the document that is published, and the table of its rows, if it can be compared."""
+    protocol, lacking = work.study.protocol, lacking_blocks(work.study.protocol, plan)
     arms = (ArmKey.parse(plan.candidate), ArmKey.parse(plan.baseline))
+    blocks = compared_blocks(protocol, plan)
+    if not blocks:
+        return not_comparable(plan, f"the arms share no block: {'; '.join(lacking.values())}"), None
     for arm in arms:
-        if ("scores", str(arm)) not in work.inputs:
-            name = work.study.protocol.study
-            return not_comparable(plan, f"{arm} was not measured yet: engcmp run {name} --arm {arm}"), None
-    panels = [_panel_pair(work, plan, name, arms) for name in work.study.protocol.panels_of(plan)]
+        if not is_measured(protocol, arm, blocks, work.inputs):
+            why = _refused(work).get(str(arm))
+            said = f"refused: {why}" if why else f"not measured yet: engcmp run {protocol.study} --arm {arm}"
+            return not_comparable(plan, f"{arm} was {said}"), None
+    panels = [_panel_pair(work, plan, name, arms) for name in protocol.panels_of(plan)] if "q" in blocks else []
+    document = pair_document(protocol, plan, panels, _launches(work, plan, arms))
+    document["confounds"] += words_of_pair(protocol, plan)
+    if steps := _steps_read(panels, arms):
+        document["steps_read"] = steps
+    if "q" in blocks and (gap := protocol.gap_of(plan)) is not None:
+        document["gap"] = _gap(work, plan, gap, panels)
+    if lacking and not plan.compares_paths:
+        document |= {"not_compared": lacking, "reason": lacking.get("q")}
+    # An arm may have its rows and not its speed yet: its blocks are measured apart.
+    if "t" in blocks and all((CELLS, str(arm)) in work.inputs for arm in arms):
+        document["speed"] = _speed(work, plan, arms)
+    if "l" in blocks:
+        early = any(str(arm) in _early(work).get(EARLY["l"], {}) for arm in arms)
+        document["replies"] = replies_of(work, plan, arms, declared=() if early else plan.reply_tests)
+    return demoted(document, _early(work)), _pair_rows(work, plan, panels)
+
+
+def _gap(work: Work, plan: ComparisonPlan, gap: ComparisonPlan, panels: Sequence[PanelPair]) -> dict[str, Any]:
+    """How much of another pair's gap the setting closes, on each panel that has a distance from a reference."""
+    protocol, arm = work.study.protocol, ArmKey.parse(gap.baseline)
+    if ("scores", str(arm)) not in work.inputs:
+        return no_gap(gap, _refused(work).get(str(arm)) or f"not measured yet: engcmp run {protocol.study} --arm {arm}")
+    found = []
+    for own in panels:
+        declared = protocol.panels[own.panel]
+        if declared.kl in declared.measures and declared.reference != "none":
+            baseline, _ = panel_rows(work, arm, own.panel, path=gap.baseline_path)
+            found.append(PanelGap(own.panel, declared.kl, baseline, own.baseline, own.candidate, own.looks))
+    return gap_document(protocol.study, plan, gap, found)
+
+
+def _pair_rows(work: Work, plan: ComparisonPlan, panels: Sequence[PanelPair]) -> Product | None:
+    """The table of a pair's rows; None where it has none."""
+    if not panels:
+        return None
     own_columns = row_columns(work.study.protocol)
     rows: dict[str, list[Any]] = {column.name: [] for column in own_columns}
     for own in panels:
@@ -142,36 +205,70 @@ def compare_pair(work: Work, plan: ComparisonPlan) -> tuple[dict[str, Any], Prod
         rows["position"] += own.candidate.keys["position"].tolist()
         rows["kl_pair"] += kl.tolist()
         rows["rows_bit_identical"] += identical[0].tolist() if identical else [None] * own.candidate.rows
-    table = parquet_bytes(own_columns, rows)
-    document = pair_document(work.study.protocol, plan, panels, _launches(work, plan, arms))
-    if work.study.protocol.throughput and not plan.compares_paths:
-        document["speed"] = _speed(work, plan, arms)
-    return document, _rows_product(work, plan, table, len(rows["position"]))
+    return _rows_product(work, plan, parquet_bytes(own_columns, rows), len(rows["position"]))
+
+
+def seen(session: Session, inputs: Collection[Source]) -> dict[str, Any]:
+    """Why the last run of each arm without results was refused, and why what others gave is no primary result; {} where none is so."""
+    protocol = session.study.protocol
+    measured = {arm for arm in protocol.arm_keys if is_measured(protocol, arm, blocks_of_arm(protocol, arm), inputs)}
+    lacking = [arm for arm in protocol.arm_keys if arm not in measured]
+    told = {"refused": refusals_of(session, lacking)} | {name: {} for name in EARLY.values()}
+    for arm in protocol.arm_keys:
+        for block, why in early_blocks(session, arm).items() if arm in measured else ():
+            told[EARLY[block]][str(arm)] = why
+    return {name: of_arms for name, of_arms in told.items() if of_arms}
+
+
+def _refused(work: Work) -> dict[str, str]:
+    found: dict[str, str] = work.parameters.get(SEEN, {}).get("refused", {})
+    return found
+
+
+def _early(work: Work) -> dict[str, dict[str, str]]:
+    return {name: own for name, own in work.parameters.get(SEEN, {}).items() if name in EARLY.values()}
 
 
 def _speed(work: Work, plan: ComparisonPlan, arms: tuple[ArmKey, ArmKey]) -> dict[str, Any]:
     """The pair's speeds: every cell that either arm has."""
     protocol = work.study.protocol
-    sides = []
+    sides, startups = [], []
     for arm in arms:
         document = json.loads(work.file(CELLS, CELLS_FILE, arm).read_bytes())
+        startups += [document["startup"]] if "startup" in document else []
         tables = (pl.read_parquet(work.file(EVENTS, name, arm)) for name in (EVENTS_FILE, REQUESTS_FILE))
         sides.append(runs_of(str(arm), document, *tables))
     judged = protocol.statistics
     preset = Preset(judged.replicates, judged.seed)
-    return speed_document(
-        protocol.study, plan, (sides[0], sides[1]), band=_band(work.study), preset=preset, level=judged.level
+    found = speed_document(
+        protocol.study, plan, (sides[0], sides[1]), band=protocol.band_of(plan), preset=preset, level=judged.level
     )
+    return found | ({"startup": startup_pair(*startups)} if startups else {})
+
+
+def _own_bands(protocol: Protocol) -> dict[str, Any]:
+    """The noise bands that pairs have for themselves, by the pair."""
+    return {plan.pair_id: plan.band.model_dump() for plan in protocol.comparisons if plan.band is not None}
+
+
+def _closes(protocol: Protocol) -> dict[str, str]:
+    """Which pair's gap each pair of a setting is to close, where that is declared."""
+    return {plan.pair_id: plan.closes for plan in protocol.comparisons if plan.closes is not None}
 
 
 def _band(study: Study) -> Band | None:
     return study.protocol.throughput.band if study.protocol.throughput else None
 
 
+def _is_open(study: Study) -> bool:
+    return bool(study.protocol.throughput and study.protocol.throughput.open_loop)
+
+
 def _launches(work: Work, plan: ComparisonPlan, arms: tuple[ArmKey, ArmKey]) -> list[LaunchDifference]:
-    """How the arms' launches differ, baseline first."""
+    """How the arms' launches differ, baseline first: those that took the rows, or of arms that share no rows those that served."""
+    mode = LAUNCH if all((LAUNCH, str(arm)) in work.inputs for arm in arms) else SERVING
     candidate, baseline = (
-        side_of(work.store, work.inputs[(LAUNCH, str(arm))].receipt, path=path)
+        side_of(work.store, work.inputs[(mode, str(arm))].receipt, path=None if mode == SERVING else path)
         for arm, path in zip(arms, (plan.candidate_path, plan.baseline_path), strict=True)
     )
     return launch_differences(baseline, candidate)
@@ -183,7 +280,18 @@ def _panel_pair(work: Work, plan: ComparisonPlan, name: str, arms: tuple[ArmKey,
     baseline, _ = panel_rows(work, arms[1], name, path=plan.baseline_path)
     captures = (Captured(work, arms[0], panel, plan.candidate_path), Captured(work, arms[1], panel, plan.baseline_path))
     between = distances(captures[0], captures[0].runs[0], captures[1], captures[1].runs[0])
-    return PanelPair(name, candidate, baseline, looks, between, run_floors(captures))
+    notes = (captures[0].notes, captures[1].notes)
+    return PanelPair(name, candidate, baseline, looks, between, run_floors(captures), notes)
+
+
+def _steps_read(panels: Sequence[PanelPair], arms: tuple[ArmKey, ArmKey]) -> dict[str, Any] | None:
+    """How the rows came about, on the first panel that keeps whole rows: one capture of a window serves all panels."""
+    own = next((one for one in panels if IDENTICAL in one.distances), None)
+    if own is None:
+        return None
+    keys = (own.candidate.keys["window_id"].tolist(), own.candidate.keys["position"].tolist())
+    sides = [(str(arm), notes) for arm, notes in zip(arms, own.notes, strict=True)]
+    return steps_document(sides, keys, own.identical, [own.candidate.runs[0], own.baseline.runs[0]])
 
 
 def _contents(work: Work) -> dict[str, list[list[str]]]:
@@ -201,16 +309,30 @@ def _part(
 
     A kept pair is its document and the name of its rows' file: the rows themselves are not read again.
     """
-    inputs = [contents.get(arm, []) for arm in (plan.candidate, plan.baseline)]
+    arms = (plan.candidate, plan.baseline)
+    gap = work.study.protocol.gap_of(plan)
+    inputs = [contents.get(arm, []) for arm in (*arms, *((gap.baseline,) if gap else ()))]
+    early = _early(work)
+    told: dict[str, Any] = {
+        arm: why for arm, why in (_refused(work) | early.get(EARLY["q"], {})).items() if arm in arms
+    }
+    for block in ("t", "l"):
+        own = {arm: why for arm, why in early.get(EARLY[block], {}).items() if arm in arms}
+        told |= {EARLY[block]: own} if own else {}
     key = sha256_of(
         [
-            "pair/5",
+            "pair/7",
             rules["study"],
             plan.model_dump(),
             rules["statistics"],
             rules["panels"],
             *([rules["speed"], rules["band"]] if "speed" in rules else ()),
+            *([rules["replies"]] if "replies" in rules else ()),
+            *(one for name in ("declared", "bands") if (one := rules.get(name, {}).get(plan.pair_id))),
             inputs,
+            *([told] if told else ()),
+            *([gap.model_dump()] if gap else ()),
+            *([lacking] if (lacking := lacking_blocks(work.study.protocol, plan)) else ()),
             work.step.versions(),
         ]
     )
@@ -281,10 +403,16 @@ def _plot(pairs: Sequence[Mapping[str, Any]]) -> bytes:
     return dots_with_intervals(title, rows, unit="nats (kl_full)", zero_line=True)
 
 
+def _reply_measures(study: Study) -> frozenset[str]:
+    return REPLY_IDS if study.protocol.long_replies else frozenset()
+
+
 def step(study: Study) -> Step:
     """The step of a study: it reads the captured and scored rows of every arm and panel."""
     panels = study.protocol.panels
     measures = {name for plan in panels.values() for name in (*plan.measures, *plan.pair_measures)}
+    speeds = (*COMPARED, *(SCHEDULED if _is_open(study) else ())) if study.protocol.throughput else ()
+    closing = ("gap_closed",) if _closes(study.protocol) else ()
     return Step(
         artifact="comparisons",
         title="Comparisons",
@@ -295,19 +423,22 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="5",
+        version="8",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use(LAUNCH, "every arm", ("spec.json", "starts.json")),
+            *([Use(SERVING, "every arm", ("spec.json", "starts.json"))] if asked_of_arms(study.protocol) else ()),
             *(Use(captured_rows(name), "every arm") for name in panels),
             Use("scores", "every arm", tuple(scored_rows(name) for name in panels)),
             Use("summaries", "every arm", ()),
             *(_SPEED_USES if study.protocol.throughput else ()),
+            *(REPLY_USES if study.protocol.long_replies else ()),
         ),
         per_arm=False,
         parameters=parameters,
         make=make,
-        measures=tuple(sorted({*measures, *(COMPARED if study.protocol.throughput else ())})),
+        seen=seen,
+        measures=tuple(sorted({*measures, *speeds, *closing, *_reply_measures(study)})),
         columns=COLUMNS,
         checks={
             "every_pair_compared": "Both arms of every declared pair were measured",

@@ -9,8 +9,9 @@ from typing import Any
 from engcmp_assets.engine_launch.step import Asked, files_of, launch_made, launch_spec
 from engcmp_assets.engine_launch.step import parameters as scoring_parameters
 from engcmp_assets.kernel.names import SERVING
+from engcmp_assets.kernel.prompt_files import frozen_vocab
 from engcmp_assets.kernel.receipts import Column
-from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.records import ArmKey, Panel
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.throughput_tables import ThroughputPlan
 from engcmp_assets.kernel.work import Made, Step, Use, Work
@@ -20,7 +21,12 @@ from engcmp_resources.errors import EngcmpError
 
 COLUMNS = (
     Column("start", "int", "1", "Number of the start, in order"),
-    Column("launch", "int", "1", "Launch that the start served: the first repeat of the plan that was measured in it"),
+    Column(
+        "launch",
+        "int",
+        "1",
+        "The first repeat of the speed plan that was measured in the start; 0 where none was: the start itself, or long replies",
+    ),
     Column(
         "load_ms",
         "float",
@@ -55,21 +61,26 @@ def plan_of(study: Study) -> ThroughputPlan:
 
 
 def measured_plan(study: Study) -> dict[str, Any]:
-    """What of the speed block decides what is measured; how it is judged is left out."""
-    return plan_of(study).model_dump(mode="json", exclude={"band"})
+    """What of the speed block and the start-up decides what is measured; how it is judged is left out."""
+    startup = study.protocol.startup
+    found = plan_of(study).model_dump(mode="json", exclude={"band"})
+    return found | ({"startup": startup.model_dump(mode="json")} if startup else {})
 
 
 def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     """The arm's engine settings and the plan that its starts serve."""
     of_engine = {name: value for name, value in scoring_parameters(study, arm).items() if name != "capture"}
-    return of_engine | {"throughput": measured_plan(study)}
+    load = {"throughput": measured_plan(study)} if study.protocol.throughput else {}
+    replies = study.protocol.long_replies
+    return of_engine | load | ({"long_replies": {"at_a_time": replies.widest}} if replies else {})
 
 
 def serving_spec(work: Work) -> ServingSpec:
-    """What is asked for, with room for the widest cell."""
-    plan = plan_of(work.study)
-    panel = work.study.panel(next(iter(work.study.protocol.panels)))
-    return ServingSpec(launch_spec(work, panel), max(plan.concurrency))
+    """What is asked for, with room for the widest cell and for as many long replies as are made at a time."""
+    load, replies = work.study.protocol.throughput, work.study.protocol.long_replies
+    vocab = frozen_vocab(work.study.files[work.study.protocol.prompt_set.file])
+    slots = max([*(load.concurrency if load else ()), replies.widest if replies else 1])
+    return ServingSpec(launch_spec(work, Panel(SERVING, vocab, "none", ())), slots)
 
 
 def serving_made(
@@ -89,12 +100,13 @@ def _unreachable(_work: Work) -> Made:
 
 
 def step(study: Study) -> Step:
-    """The step of a study that measures speed."""
+    """The step of a study that measures speed or long replies."""
+    measured = "its speed was" if study.protocol.long_replies is None else "its speed or long replies were"
     return Step(
         artifact=SERVING,
         title="Engine launch, serving",
         description=(
-            "Every start of the arm's engine that its speed was measured in: the settings that were asked for, with room for as many "
+            f"Every start of the arm's engine that {measured} measured in: the settings that were asked for, with room for as many "
             "requests at a time as the widest cell has, and what the engine itself reported after loading."
         ),
         group="capture",
@@ -102,7 +114,7 @@ def step(study: Study) -> Step:
         version="1",
         uses=(
             Use("frozen_protocol", "study", ()),
-            Use("sources", "arm", lambda arm: files_of(study, arm)),
+            Use("sources", "arm", files_of),
             Use("prompt_set", "arm", ()),
         ),
         per_arm=True,

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 from engcmp_assets.engine_launch.disturbances import START_TELEMETRY_COLUMNS, disturbances, telemetry_of_starts
 from engcmp_assets.kernel.engine_tables import ServerEngine
 from engcmp_assets.kernel.gpu_rules import GpuRules
-from engcmp_assets.kernel.names import LAUNCH, LIBRARY, checkpoint_output, engine_file
+from engcmp_assets.kernel.names import LAUNCH, LIBRARY, engine_file
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel
-from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource, WheelSource
+from engcmp_assets.kernel.source_outputs import checkpoint_output
+from engcmp_assets.kernel.source_tables import ImageSource, ListedSource, RepositorySource, WheelSource
 from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.study_tables import PublishedCheckpoint
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_resources.canonical import canonical_bytes
@@ -61,11 +63,16 @@ def launch_spec(work: Work, panel: Panel) -> LaunchSpec | ServerSpec:
     if isinstance(engine, ServerEngine):
         identities = _identities(work.study, arm, hashes)
         return ServerSpec(engine.kind, arm.engine, arm.version, identities, panel.vocab, engine.settings)
+    if isinstance(work.study.protocol.checkpoint_of(arm), PublishedCheckpoint):
+        raise EngcmpError(
+            f"{arm}: an engine in a child process takes one file, its checkpoint is published as a folder", where=f"engines.{arm.engine}",
+            remedy="serve it with a server engine",
+        )  # fmt: skip
     return LaunchSpec(
         engine=arm.engine,
         version=arm.version,
         library_sha256=hashes[LIBRARY],
-        model_sha256=hashes[checkpoint_output(arm)],
+        model_sha256=hashes[checkpoint_output(work.study.protocol, arm)],
         threads=engine.threads,
         context_tokens=engine.context_tokens,
         batch_tokens=engine.batch_tokens,
@@ -79,7 +86,7 @@ def _identities(study: Study, arm: ArmKey, hashes: Mapping[str, str]) -> dict[st
     if study.protocol.engine_of(arm).kind == _EXTERNAL:
         return {}  # what a server that already runs serves is its own word, which is in the facts
     files = {role: hashes[name] for role in study.protocol.roles_of(arm) if (name := engine_file(role)) in hashes}
-    return {"model": hashes[checkpoint_output(arm)]} | files | pinned_identities(study, arm)
+    return {"model": hashes[checkpoint_output(study.protocol, arm)]} | files | pinned_identities(study, arm)
 
 
 def pinned_identities(study: Study, arm: ArmKey) -> dict[str, str]:
@@ -92,6 +99,11 @@ def pinned_identities(study: Study, arm: ArmKey) -> dict[str, str]:
             found[role] = entry.digest if is_host_image(entry.digest) else f"{entry.image}@{entry.digest}"
         elif isinstance(entry, RepositorySource):
             found["commit" if role == "launcher" else role] = entry.commit
+        elif isinstance(entry, ListedSource) and entry.why is not None:
+            raise EngcmpError(
+                f"{role} {entry.listed} of arm {arm} cannot be had: {entry.why}", where="SOURCES.json",
+                remedy="write its pin there, and amend the study",
+            )  # fmt: skip
     return found
 
 
@@ -101,7 +113,7 @@ def files_of(study: Study, arm: ArmKey) -> tuple[str, ...]:
     roles = [
         name for name, source in protocol.roles_of(arm).items() if not isinstance(protocol.sources[source], ImageSource)
     ]
-    return (*(engine_file(role) for role in roles), checkpoint_output(arm))
+    return (*(engine_file(role) for role in roles), checkpoint_output(protocol, arm))
 
 
 class Asked(Protocol):
@@ -197,7 +209,7 @@ def step(study: Study) -> Step:
         version="2",
         uses=(
             Use("frozen_protocol", "study", ()),
-            Use("sources", "arm", lambda arm: files_of(study, arm)),
+            Use("sources", "arm", files_of),
             Use("prompt_set", "arm", ()),
         ),
         per_arm=True,

@@ -9,7 +9,7 @@ from typing import Literal
 from engcmp_assets.kernel.iterations import IterationFile
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.release_rules import ReleaseRule, order_of
-from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSource
+from engcmp_assets.kernel.source_tables import ListedSource, RepositorySource, Source, WheelSource
 
 State = Literal[
     "in the study", "waiting for approval", "declined", "new", "pushed again", "does not count", "withdrawn", "gone"
@@ -140,12 +140,16 @@ def _known(name: str, source: Source, rule: ReleaseRule, state: State, where: st
     if isinstance(source, RepositorySource):
         same = rule.place == "git" and source.repository == rule.name
         return Known(name, source.tag, f"git:{source.commit}", {}, state, where) if same else None
+    if isinstance(source, ListedSource):  # its pin is not known: no release is held against it
+        return None
     same = rule.place == "registry" and source.image == rule.name
     return Known(name, source.tag, source.digest, {}, state, where) if same else None
 
 
 def tag_of(source: Source) -> str:
-    """The tag that a source was taken from."""
+    """The tag that a source was taken from; the id of one whose pin is not known."""
+    if isinstance(source, ListedSource):
+        return source.listed
     return source.version if isinstance(source, WheelSource) else source.tag
 
 

@@ -18,7 +18,7 @@ from engcmp_assets.kernel.light_measures import (
     score_light_alone,
     score_light_topk,
 )
-from engcmp_assets.kernel.measures import LIGHT_ROW_MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.kernel.measures import LIGHT_ROW_MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES, WITHOUT_REFERENCE
 from engcmp_assets.kernel.records import Missing
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows, symmetric_pair_kl
 from engcmp_assets.kernel.topk_measures import (
@@ -42,7 +42,6 @@ REST_IS_FLOOR = "rest_is_floor"
 """Beside a KL over an engine's top 20: 1 where these sum to 1 or more, so that the rest is the smallest positive float32."""
 KEPT_EQUAL = "kept_equal"
 """Of two arms of light rows: 1 where all that both keep of a row has the same bits. Of the rest of the row nothing is known."""
-WITHOUT_REFERENCE = ("nll", "entropy", "agree_text")
 _TOP_PROBABILITY = "reference_top_probability"
 _WHOLE = {
     "full": (*ROW_MEASURES, "entropy_ratio"),

@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.frozen_protocol.speed_conformance import speed_values
+from engcmp_assets.frozen_protocol.reply_conformance import reply_values
+from engcmp_assets.frozen_protocol.speed_conformance import speed_values, startup_values
 from engcmp_assets.kernel.differences import compare
 from engcmp_assets.kernel.floors import RunValues
 from engcmp_assets.kernel.light_measures import light_of, pair_kl20, score_light
 from engcmp_assets.kernel.measures import ADDED, MEASURES, ROW_MEASURES
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.records import Missing, Role, Window
+from engcmp_assets.kernel.reply_measures import REPLY_IDS
 from engcmp_assets.kernel.row_measures import pair_kl, score_rows
 from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_assets.kernel.topk_measures import pair_coarse, reduce_rows, score_topk, topk_of
 from engcmp_assets.kernel.uncertainty import PANEL, population_mean, wilson
 from engcmp_assets.scores.alignment import check_alignment
@@ -37,6 +40,8 @@ SERVER_DRIVERS = {
 }  # fmt: skip
 # Of the client that measures speeds, in studies that do.
 LOAD_DRIVERS = {"load-client": 1}
+# Of the client that makes long replies, in studies that do.
+REPLY_DRIVERS = {"reply-client": 1}
 CHECKERS = {"alignment": 1, "uncertainty": 1, "tails": 1, "comparison": 1}
 
 
@@ -44,7 +49,7 @@ def current_versions() -> dict[str, dict[str, Any]]:
     """All that this code has, by id and version: what a freeze is held against."""
     return {
         "measures": {name: measure.version for name, measure in sorted(MEASURES.items())},
-        "drivers": DRIVERS | SERVER_DRIVERS | LOAD_DRIVERS,
+        "drivers": DRIVERS | SERVER_DRIVERS | LOAD_DRIVERS | REPLY_DRIVERS,
         "checkers": dict(CHECKERS),
     }
 
@@ -58,6 +63,7 @@ def frozen_versions(protocol: Protocol) -> dict[str, dict[str, Any]]:
     kinds = {engine.kind for engine in protocol.engines.values()}
     left_out = (ADDED - _declared(protocol)) | (set(SERVER_DRIVERS) - kinds)
     left_out |= set() if protocol.throughput else set(LOAD_DRIVERS)
+    left_out |= set() if protocol.long_replies else set(REPLY_DRIVERS)
     return {
         table: {name: version for name, version in entries.items() if name not in left_out}
         for table, entries in current_versions().items()
@@ -68,12 +74,16 @@ def frozen_values(protocol: Protocol) -> dict[str, float]:
     """The values on the conformance vector that a freeze of this protocol keeps."""
     left_out = {f"mean {name}" for name in ADDED - _declared(protocol)}
     left_out |= set() if protocol.throughput else set(speed_values())
+    left_out |= set() if protocol.startup else set(startup_values())
+    left_out |= set() if protocol.long_replies else set(reply_values())
     return {name: value for name, value in conformance_values().items() if name not in left_out}
 
 
 def _declared(protocol: Protocol) -> set[str]:
     rows = {name for plan in protocol.panels.values() for name in (*plan.measures, *plan.pair_measures)}
-    return rows | set(SPEED_IDS if protocol.throughput else ())
+    rows |= set(REPLY_IDS if protocol.long_replies else ())
+    rows |= {"gap_closed"} if any(plan.closes for plan in protocol.comparisons) else set()
+    return rows | set(SPEED_IDS if protocol.throughput else ()) | set(STARTUP_IDS if protocol.startup else ())
 
 
 @functools.cache
@@ -87,7 +97,7 @@ def conformance_values() -> Mapping[str, float]:
     values |= _topk(reference, engine, tokens)
     values |= _light(reference, engine, tokens)
     values |= _judgements(scores.kl_full, scores.nll, clusters)
-    values |= speed_values()
+    values |= speed_values() | startup_values() | reply_values()
     roles: tuple[Role, ...] = tuple("context" for _ in range(_ROWS))
     windows = Window("w", tuple(tokens), tuple(range(_ROWS)), roles, "c", "b", "k")
     for test in check_alignment([(windows, scores.engine_top_id)]).tests:

@@ -14,7 +14,11 @@ def refuse_unknown_engines(protocol: Protocol, *, where: str) -> None:
     for name, engine in protocol.engines.items():
         field = f"{where}, engines.{name}"
         if isinstance(engine, ServerEngine):
-            checked_settings(engine.kind, engine.settings, where=f"{field}.settings")
+            own = [arm for arm in protocol.arm_keys if arm.engine == name]
+            for arm in own:  # what an arm is started with may come from its version, checkpoint and setting
+                checked_settings(engine.kind, engine.for_arm(arm).settings, where=f"{field}.settings of arm {arm}")
+            if not own:
+                checked_settings(engine.kind, engine.settings, where=f"{field}.settings")
         elif engine.kind not in (known := sorted({*engine_kinds(), *decoder_kinds()})):
             raise EngcmpError(
                 f"no engine kind {engine.kind!r} runs as a process", where=f"{field}.kind",

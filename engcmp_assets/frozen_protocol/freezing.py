@@ -6,6 +6,7 @@ on a conformance vector: refactoring needs no new freeze, a changed result does.
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from engcmp_resources.canonical import sha256_bytes, sha256_of
 from engcmp_resources.errors import EngcmpError
 
-SCHEMA = "engcmp.frozen/1"
+SCHEMA = "engcmp.frozen/2"
+_FIRST_SCHEMA = "engcmp.frozen/1"  # of freezes that do not say when they were made, and by which tools
 # Elementary functions differ between processors in the last bit; a changed definition differs by far more.
 CONFORMANCE_TOLERANCE = 1e-9
 
@@ -24,8 +26,15 @@ def frozen_document(
     versions: Mapping[str, Mapping[str, Any]],
     conformance: Mapping[str, float],
     amendments: Sequence[Mapping[str, Any]] = (),
+    *,
+    frozen_at: str,
+    tools: Mapping[str, str],
 ) -> dict[str, Any]:
-    """FROZEN.json's content: file hashes, versions (measures, drivers, checkers), conformance values, amendments, and the frozen hash."""
+    """FROZEN.json's content: file hashes, versions (measures, drivers, checkers), conformance values, amendments, and the frozen hash.
+
+    `frozen_at` (ISO 8601) is when it is made: what was captured before is no primary result of it. `tools` are name and version of what
+    made it.
+    """
     body = {
         "schema": SCHEMA,
         "study": study,
@@ -33,6 +42,8 @@ def frozen_document(
         "versions": {kind: dict(entries) for kind, entries in versions.items()},
         "conformance": {name: f"{value:.12g}" for name, value in sorted(conformance.items())},
         "amendments": [dict(entry) for entry in amendments],
+        "frozen_at": frozen_at,
+        "tools": dict(tools),
     }
     return body | {"frozen_sha256": sha256_of(body)}
 
@@ -61,14 +72,26 @@ def frozen_differences(files: Mapping[str, bytes], frozen: Mapping[str, Any]) ->
 def _is_freeze(body: Mapping[str, Any]) -> bool:
     """Whether it has the form of a freeze; a forged one may have any hash and any content."""
     tables = (body.get("files"), body.get("versions"), body.get("conformance"))
+    names = {"schema", "study", "files", "versions", "conformance", "amendments"}
+    if body.get("schema") == SCHEMA:
+        names |= {"frozen_at", "tools"}
     return (
-        set(body) == {"schema", "study", "files", "versions", "conformance", "amendments"}
-        and body["schema"] == SCHEMA
+        set(body) == names
+        and body["schema"] in (SCHEMA, _FIRST_SCHEMA)
         and isinstance(body["amendments"], list)
+        and all(isinstance(entry, dict) for entry in body["amendments"])
         and all(isinstance(table, dict) for table in tables)
         and all(isinstance(entries, dict) for entries in body["versions"].values())
         and all(_is_number(text) for text in body["conformance"].values())
+        and (body["schema"] == _FIRST_SCHEMA or (_is_time(body["frozen_at"]) and isinstance(body["tools"], dict)))
     )
+
+
+def _is_time(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and datetime.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _is_number(text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The conformance vector of the speed measures: two batches of two fixed streams, and what each measure gives on them."""
+"""The conformance vector of the speed and start-up measures: two batches of two fixed streams, three fixed starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.throughput.cells import cell_figures
+from engcmp_assets.kernel.throughput.startup_documents import startup_figures, startup_summary
 
 _MS = 1_000_000
 _PROMPT, _REPLY, _REASONED = 64, 12, 2
@@ -27,6 +29,38 @@ def speed_values() -> dict[str, float]:
             if "value" in one
         }
     return found
+
+
+def startup_values() -> dict[str, float]:
+    """The value of each start-up measure that the vector has, by name: `startup cold ready_s`."""
+    cache = {"cache": "page cache of the model file", "cleared": True}
+    line = {"missing": "the engine has no ready line of its own"}
+    starts = [
+        {
+            "start": n,
+            "state": state,
+            "ready_s": 1.25 * n,
+            "ready_line_s": line,
+            "caches": [cache] if state == "cold" else [],
+        }
+        for n, state in enumerate(("cold", "warm", "warm"), 1)
+    ]
+    memory = {"host": {"resident_bytes": 3 << 20}, "gpus": {"used_bytes": 5 << 20}}
+    cells = [
+        {"cell_id": f"prefix-64/{n}", "complete": True, "failures": [], "engine": {"cached_tokens": 32 * n}}
+        for n in (0, 1)
+    ]
+    rows = [
+        {
+            "cell_id": f"prefix-64/{n}", "expected_prompt_tokens": 64, "repeat": n, "ttft_ns": (40 - 30 * n) * _MS, "cached_tokens": None,
+        }
+        for n in (0, 1)
+    ]  # fmt: skip
+    pool = {"tokens": 4096, "how": "stated", "max_model_len": 2048}
+    kept = {"starts": starts, "kv_pool": pool, "memory": {"ready": memory}, "prefix": cells}
+    summary = startup_summary(kept, pl.DataFrame(), pl.DataFrame(rows, schema_overrides={"cached_tokens": pl.Int64}))
+    figures = startup_figures("study", ArmKey.parse("a/b@c"), summary)
+    return {f"startup {one.population} {one.measure}": one.value for one in figures if isinstance(one.value, float)}
 
 
 def _tables(width: int) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -101,7 +101,7 @@ def sentence_ends(pieces: Sequence[str]) -> list[int]:
     for index, (piece, following) in enumerate(zip(pieces, [*pieces[1:], "\n"], strict=True)):
         if _ENDS.search(piece) is None:
             continue
-        open_end = piece[-1:].isspace() or following[:1].isspace() or piece.strip()[-1:] in "。！？」』）"  # noqa: RUF001
+        open_end = piece[-1:].isspace() or following[:1].isspace() or piece.strip()[-1:] in "。！？」』）"  # noqa: RUF001 (as above)
         small = following.lstrip(" ")[:1].islower() and "\n" not in piece
         if open_end and not small:
             found.append(index)

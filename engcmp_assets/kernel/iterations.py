@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from engcmp_assets.kernel.engine_tables import Engine, EngineVersion
+from engcmp_assets.kernel.engine_tables import Engine, EngineVersion, ServerEngine
 from engcmp_assets.kernel.fields import Name, Strict
-from engcmp_assets.kernel.protocol import ArmEntry, Checkpoint, ComparisonPlan, Protocol, check_references, field_error
+from engcmp_assets.kernel.protocol import ComparisonPlan, Protocol, check_references, field_error
 from engcmp_assets.kernel.records import ArmKey
-from engcmp_assets.kernel.source_tables import Source
+from engcmp_assets.kernel.source_tables import ListedSource, Source
+from engcmp_assets.kernel.study_tables import AnyCheckpoint, ArmEntry
 from engcmp_resources.canonical import sha256_bytes, sha256_of
 from engcmp_resources.errors import EngcmpError
 
@@ -37,6 +38,7 @@ class FoundRelease(Strict):
 class IterationFile(Strict):
     """`iterations/<name>.toml`, whole. `versions` adds versions to engines that the protocol has.
 
+    `for_checkpoints` adds, to engines that the protocol has, what is laid upon their settings for a checkpoint, by engine and checkpoint.
     `measure` lets the sensor request the runs of its arms once it is frozen; `declined` says why it never will be.
     """
 
@@ -46,9 +48,10 @@ class IterationFile(Strict):
     measure: bool = False
     release: FoundRelease | None = None
     sources: dict[str, Source] = Field(default_factory=dict)
-    checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
+    checkpoints: dict[str, AnyCheckpoint] = Field(default_factory=dict)
     engines: dict[str, Engine] = Field(default_factory=dict)
     versions: dict[str, dict[str, EngineVersion]] = Field(default_factory=dict)
+    for_checkpoints: dict[str, dict[Name, dict[str, Any]]] = Field(default_factory=dict)
     arms: list[ArmEntry] = Field(default_factory=list)
     comparisons: list[ComparisonPlan] = Field(default_factory=list)
 
@@ -138,6 +141,11 @@ def _with(protocol: Protocol, iteration: Iteration, *, where: str) -> Protocol:
         ("engine", protocol.engines, adds.engines),
     ):
         _refuse_doubles(kind, set(old), set(new), where)
+    if listed := sorted(name for name, source in adds.sources.items() if isinstance(source, ListedSource)):
+        raise EngcmpError(
+            f"source {listed[0]!r} is listed", where=where,
+            remedy="SOURCES.json is of the frozen protocol: write the pin into the iteration itself",
+        )  # fmt: skip
     engines = dict(protocol.engines) | adds.engines
     for name, versions in adds.versions.items():
         if name not in engines:
@@ -146,6 +154,8 @@ def _with(protocol: Protocol, iteration: Iteration, *, where: str) -> Protocol:
             )
         _refuse_doubles(f"version of {name}", set(engines[name].versions), set(versions), where)
         engines[name] = engines[name].model_copy(update={"versions": engines[name].versions | versions})
+    for name, settings in adds.for_checkpoints.items():
+        engines[name] = _served_too(engines.get(name), name, settings, list(engines), where=where)
     _refuse_doubles("arm", {e.arm for e in protocol.arms}, {e.arm for e in adds.arms}, where)
     _refuse_doubles("pair", {p.pair_id for p in protocol.comparisons}, {p.pair_id for p in adds.comparisons}, where)
     whole = protocol.model_copy(
@@ -159,6 +169,23 @@ def _with(protocol: Protocol, iteration: Iteration, *, where: str) -> Protocol:
     )
     check_references(whole, where)
     return whole
+
+
+def _served_too(
+    engine: Engine | None, name: str, settings: Mapping[str, dict[str, Any]], known: Sequence[str], *, where: str
+) -> Engine:
+    """The engine with settings for further checkpoints. Raises EngcmpError for one that is no server, or has them already."""
+    if not isinstance(engine, ServerEngine):
+        what = (
+            f"no engine {name!r}"
+            if engine is None
+            else f"engine {name!r} runs in a child process, which takes no settings"
+        )
+        raise EngcmpError(
+            f"{what} to add for_checkpoints to", where=where, remedy=f"use a server of {', '.join(known)}"
+        )
+    _refuse_doubles(f"settings of {name} for checkpoint", set(engine.for_checkpoints), set(settings), where)
+    return engine.model_copy(update={"for_checkpoints": engine.for_checkpoints | dict(settings)})
 
 
 def _refuse_doubles(kind: str, old: set[str], new: set[str], where: str) -> None:

@@ -62,7 +62,7 @@ class LaunchDifference:
 
 
 def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
-    """Every difference between two launches, the declared ones first, by name."""
+    """Every difference between two launches, by name: first those that nothing declares, which a comparison must answer for."""
     found = [
         LaunchDifference(name, a, b, declared=True)
         for name, a, b in _differing(_specification(first, second), _specification(second, first))
@@ -80,7 +80,12 @@ def launch_differences(first: Side, second: Side) -> list[LaunchDifference]:
         LaunchDifference(name, a, b, declared=False)
         for name, a, b in _differing(_flat(first.host, "host."), _flat(second.host, "host."))
     ]
-    return sorted(found, key=lambda one: (not one.declared, one.name))
+    return sorted(found, key=lambda one: (one.declared, one.name))
+
+
+def undeclared_names(differences: Sequence[LaunchDifference]) -> list[str]:
+    """The names of the differences that both receipts tell and the protocol does not declare."""
+    return [one.name for one in differences if not one.declared and one.told_by_both]
 
 
 def launch_confound(differences: Sequence[LaunchDifference], *, command: str) -> list[str]:
@@ -102,13 +107,13 @@ def launch_confound(differences: Sequence[LaunchDifference], *, command: str) ->
 
 
 def differences_text(differences: Sequence[LaunchDifference], names: tuple[str, str]) -> str:
-    """All differences for a terminal: declared ones, then the others."""
+    """All differences for a terminal: those that nothing declares, then the declared ones."""
     if not differences:
         return f"{names[0]} and {names[1]}: the launches do not differ"
     lines = [f"first   {names[0]}", f"second  {names[1]}"]
     for declared, title in (
-        (True, "declared in the protocol"),
         (False, "not declared: a confound of every comparison"),
+        (True, "declared in the protocol"),
     ):
         own = [one for one in differences if one.declared == declared and (declared or one.told_by_both)]
         lines += ["", f"{title}: {len(own)}"]

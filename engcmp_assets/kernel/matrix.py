@@ -15,7 +15,8 @@ from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.release_rules import order_of
 
-MEASURED, NOT_MEASURED, FAILED = "measured", "not measured", "failed"
+MEASURED, NOT_MEASURED, FAILED, REFUSED = "measured", "not measured", "failed", "refused"
+NOT_COMPARABLE = "not comparable"
 NO_FIGURE = "no value for this measure"
 MOST_VERSIONS = 8
 """Columns that a page shows before it cuts the table off: with more versions, they become the rows."""
@@ -24,7 +25,10 @@ _BETTER = {"lower": "lower is better", "higher": "higher is better", "neither": 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where an arm stands. `reason` says how to measure it, or what failed; `figure` is its primary figure as receipts hold it."""
+    """Where an arm stands. `figure` is its primary figure as receipts hold it.
+
+    `reason` says how to measure it, what failed, or what it was refused for and when.
+    """
 
     arm: ArmKey
     state: str
@@ -71,7 +75,8 @@ def matrix_table(
 ) -> str:
     """The matrix as a Markdown table: a row for each checkpoint, in the order of `standings`, a column for each engine@version, by number.
 
-    With more than MOST_VERSIONS versions and fewer checkpoints it lies on its side. `links` are the pages of arms; `own` stands in bold.
+    With more than MOST_VERSIONS versions and fewer checkpoints it lies on its side. `links` are the pages of arms that have one;
+    `own` stands in bold.
     """
     checkpoints = list(dict.fromkeys(one.arm.checkpoint for one in standings))
     versions = sorted({_version(one.arm) for one in standings}, key=order_of)
@@ -84,7 +89,7 @@ def matrix_table(
             one,
             judged.get(str(one.arm), []),
             serves=str(one.arm) in baselines,
-            link=links[one.arm],
+            link=links.get(one.arm),
             bold=one.arm == own,
         )
         for one in standings
@@ -115,14 +120,16 @@ def _version(arm: ArmKey) -> str:
     return f"{arm.engine}@{arm.version}{setting}"
 
 
-def _cell(standing: Standing, verdicts: Sequence[Verdict], *, serves: bool, link: str, bold: bool) -> str:
-    state = f"[{standing.state}]({link})"
+def _cell(standing: Standing, verdicts: Sequence[Verdict], *, serves: bool, link: str | None, bold: bool) -> str:
+    state = standing.state if link is None else f"[{standing.state}]({link})"
     if standing.reason:
         state += f": {_inline(standing.reason)}"
     parts = [f"**{state}**" if bold else state]
     if standing.state == MEASURED:
         number = _number(standing.figure)
         parts.append(f"**{number}**" if bold else number)
+    if standing.state == NOT_COMPARABLE:
+        return parts[0]
     parts += [_words(verdict) for verdict in verdicts] or ["baseline" if serves else "no declared pair"]
     return "; ".join(parts)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from engcmp_assets.kernel.measure_record import Measure
+from engcmp_assets.kernel.reply_measures import REPLY_IDS, REPLY_MEASURES
 from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS, SPEED_MEASURES
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS, STARTUP_MEASURES
 from engcmp_resources.errors import EngcmpError
 
 _ALL = (
@@ -213,7 +215,19 @@ _ALL = (
         "The reference's own entropy is at least this, so the excess is at most the value: an upper bound.",
         "neither",
     ),
+    Measure(
+        "gap_closed",
+        1,
+        "share",
+        "Share of a gap that a setting closes",
+        "1 - (s - b) / (c - b), of the mean distance from the reference of a baseline b, a candidate c and the candidate with a setting s, "
+        "all resampled together: 1 where s is as close as b, 0 where the setting changes nothing. Missing unless the difference of c and b "
+        "is resolved.",
+        "higher",
+    ),
     *SPEED_MEASURES,
+    *STARTUP_MEASURES,
+    *REPLY_MEASURES,
 )
 
 MEASURES: dict[str, Measure] = {one.id: one for one in _ALL}
@@ -227,7 +241,10 @@ ADDED: frozenset[str] = frozenset(
         "confident90_misses_per_1000_of_all",
         "entropy_ratio",
         "excess_entropy_at_most",
+        "gap_closed",
         *SPEED_IDS,
+        *STARTUP_IDS,
+        *REPLY_IDS,
     }
 )
 """The measures that came after studies were frozen: a freeze covers one of them only where its study declares it, so that a study
@@ -253,6 +270,9 @@ LIGHT_ROW_MEASURES: tuple[str, ...] = ("kl_top20", "nll", "top1", "nll_minus_ref
 
 LIGHT_TOPK_ROW_MEASURES: tuple[str, ...] = ("kl_pb20", "nll", "top1")
 """The same with a top-K reference."""
+
+WITHOUT_REFERENCE: tuple[str, ...] = ("nll", "entropy", "agree_text")
+"""The same on a panel that has no reference."""
 
 DISTANCES: tuple[str, ...] = ("kl_full", "kl_coarse", "kl_top20", "kl_pb20")
 """The distances from a reference: of these a share or a ratio means something. No two are ever compared with each other."""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from engcmp_assets.kernel.records import ArmKey
-
 LAUNCH = "engine_launch/scoring"
 SERVING = "engine_launch/serving"
 EVENTS = "throughput_events"
 CELLS = "throughput_cells"
+REPLIES = "long_replies"
+REPLY_CHECKS = "long_output_checks"
 ENGINE_VERSIONS = "engine_versions"
+AUDIT = "audit"
+CATALOG = "catalog"
 
 PROMPTS = "prompts.json"
 LOAD_PLAN = "throughput.json"
+REPLIES_PLAN = "replies.json"
 WEIGHTS = "weights.gguf"
 LIBRARY = "engine-library"
 ALL = "all"
 BLOCK = "block:"
+BUCKET = "bucket:"
 SPEED = "throughput"  # stands in the id of a speed in place of a panel
+REPLY_PANEL = "replies"  # the same in the id of a figure of long replies
+STARTUP = "startup"  # the same in the id of a figure of the start-up
 LIGHT_HASH = "light:"  # begins the hash of what an API returned of a row, which is no hash of a raw row
-
-
-def checkpoint_output(arm: ArmKey) -> str:
-    """Name of the `sources` output that holds the arm's checkpoint."""
-    return f"{arm.checkpoint}.gguf"
 
 
 def engine_file(role: str) -> str:

@@ -1,4 +1,4 @@
-"""Three small plots as PNG bytes: bars, dots with intervals, and a survival curve.
+"""Three small plots as PNG bytes: bars, dots with intervals, and a survival curve; and the parts that other plots are drawn with.
 
 The same input gives the same bytes on one version of matplotlib: the font is the one that matplotlib ships, the style
 is fixed here rather than taken from the user's settings, and the file carries no software name and no date.
@@ -36,16 +36,16 @@ WIDTH_PX = 800
 DPI = 110
 
 _INK = "#22272e"
-_FAINT = "#687078"
-_GRID = "#e3e5e8"
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "D", "^", "v", "P")
-_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+FAINT = "#687078"
+GRID = "#e3e5e8"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "D", "^", "v", "P")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 _STYLE: Any = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9.0,
     "text.color": _INK,
-    "axes.edgecolor": _FAINT,
+    "axes.edgecolor": FAINT,
     "axes.labelcolor": _INK,
     "axes.facecolor": "white",
     "axes.linewidth": 0.8,
@@ -53,10 +53,10 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
-    "grid.color": _GRID,
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
     "xtick.labelcolor": _INK,
     "ytick.labelcolor": _INK,
     "legend.frameon": False,
@@ -72,7 +72,7 @@ _FIXED_FROM = 1e4
 _THOUSAND = 1000
 _CURVE_POINTS = 800
 _LOG_RATIO = 30.0  # on a linear axis the smallest of such values would lie on the axis itself
-_BAR_IN, _DOT_IN = 0.34, 0.42  # height of a row
+_BAR_IN, DOT_IN = 0.34, 0.42  # height of a row
 _PLAIN_FROM = -3  # decimal exponent of the smallest tick that is written out
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -146,14 +146,14 @@ def bars(
         for label, value, group in zip(labels, values, names, strict=True)
     ]
     whole = all(row.value is None or float(row.value).is_integer() for row in rows)
-    with _own_style():
-        canvas, axes = _canvas_for(title, rows, row_in=_BAR_IN)
+    with own_style():
+        canvas, axes = canvas_for(title, rows, row_in=_BAR_IN)
         index = _group_index(names)
         for place, row in enumerate(rows):
             if row.value is None:
                 _write_reason(axes, place, row.note)
                 continue
-            axes.barh(place, row.value, height=0.62, color=_COLOURS[index[row.group] % len(_COLOURS)])
+            axes.barh(place, row.value, height=0.62, color=COLOURS[index[row.group] % len(COLOURS)])
             axes.annotate(
                 f"{row.value:,.0f}" if whole else format_number(row.value),
                 (row.value, place),
@@ -163,9 +163,9 @@ def bars(
                 ha="left" if row.value >= 0 else "right",
                 fontsize=8.5,
             )
-        axes.axvline(0, color=_FAINT, linewidth=0.8)
-        _finish_rows(axes, rows, unit, marker=False)
-        return _png(canvas)
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        finish_rows(axes, rows, unit, marker=False)
+        return png_of(canvas)
 
 
 def dots_with_intervals(
@@ -185,23 +185,23 @@ def dots_with_intervals(
     """
     numbers = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
     log = log and bool(numbers) and min(numbers) > 0
-    with _own_style():
-        canvas, axes = _canvas_for(title, rows, row_in=_DOT_IN, pixel_ratio=pixel_ratio)
+    with own_style():
+        canvas, axes = canvas_for(title, rows, row_in=DOT_IN, pixel_ratio=pixel_ratio)
         index = _group_index([row.group for row in rows])
         for place, row in enumerate(rows):
             if row.value is None:
                 _write_reason(axes, place, row.note)
                 continue
-            _draw_dot(axes, place, row, index[row.group])
-            _write_value(axes, place, row)
+            draw_dot(axes, place, row, index[row.group])
+            write_value(axes, place, row)
         if log:
             _set_log(axes)
             axes.set_xlim(10.0 ** math.floor(math.log10(min(numbers))), 10.0 ** math.ceil(math.log10(max(numbers))))
         elif zero_line:
-            axes.axvline(0, color=_FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            axes.axvline(0, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         axes.margins(x=0.06)
-        _finish_rows(axes, rows, f"{unit}, log scale" if log else unit, marker=True)
-        return _png(canvas)
+        finish_rows(axes, rows, f"{unit}, log scale" if log else unit, marker=True)
+        return png_of(canvas)
 
 
 def survival(title: str, series: Mapping[str, Iterable[float]], *, unit: str) -> bytes:
@@ -213,8 +213,8 @@ def survival(title: str, series: Mapping[str, Iterable[float]], *, unit: str) ->
     """
     if not series:
         raise EngcmpError(f"plot {title!r} has no series", remedy="give at least one")
-    with _own_style():
-        canvas, axes = _blank(title, height_in=4.0)
+    with own_style():
+        canvas, axes = blank(title, height_in=4.0)
         axes.set_yscale("log")
         _plain_log_ticks(axes.yaxis)
         _set_log(axes)
@@ -225,7 +225,7 @@ def survival(title: str, series: Mapping[str, Iterable[float]], *, unit: str) ->
         axes.set_ylabel("share of rows above x")
         axes.grid(True, which="major")
         axes.legend(loc="lower left", fontsize=8.5)
-        return _png(canvas)
+        return png_of(canvas)
 
 
 def markdown_image(png: bytes, alt: str = "plot") -> str:
@@ -235,7 +235,7 @@ def markdown_image(png: bytes, alt: str = "plot") -> str:
 
 
 @contextmanager
-def _own_style() -> Iterator[None]:
+def own_style() -> Iterator[None]:
     """Matplotlib's defaults with this module's style, until the plot is drawn; the caller's settings come back after.
 
     The settings are the process's: two threads must not draw at once.
@@ -246,9 +246,10 @@ def _own_style() -> Iterator[None]:
         yield
 
 
-def _canvas_for(
+def canvas_for(
     title: str, rows: Sequence[DotRow], *, row_in: float, pixel_ratio: int = 1
 ) -> tuple[FigureCanvasAgg, Axes]:
+    """An empty plot that is high enough for `rows`. Raises EngcmpError for no row, and for a number that is not finite."""
     if not rows:
         raise EngcmpError(f"plot {title!r} has no rows", remedy="give at least one")
     for row in rows:
@@ -259,10 +260,10 @@ def _canvas_for(
                     remedy="give no value, and the reason as the note",
                 )
     legend_in = 0.35 if _needs_legend(rows) else 0.0
-    return _blank(title, height_in=1.1 + legend_in + row_in * max(len(rows), 2), pixel_ratio=pixel_ratio)
+    return blank(title, height_in=1.1 + legend_in + row_in * max(len(rows), 2), pixel_ratio=pixel_ratio)
 
 
-def _blank(title: str, *, height_in: float, pixel_ratio: int = 1) -> tuple[FigureCanvasAgg, Axes]:
+def blank(title: str, *, height_in: float, pixel_ratio: int = 1) -> tuple[FigureCanvasAgg, Axes]:
     """An empty plot of the one width, its title at the left edge."""
     figure = Figure(
         figsize=(WIDTH_PX / DPI, height_in),
@@ -294,16 +295,18 @@ def _plain_log_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _draw_dot(axes: Axes, place: int, row: DotRow, group: int) -> None:
-    colour = _COLOURS[group % len(_COLOURS)]
+def draw_dot(axes: Axes, place: int, row: DotRow, group: int) -> None:
+    """A row's dot and interval on line `place`, in the colour and with the marker of its group."""
+    colour = COLOURS[group % len(COLOURS)]
     if row.low is not None and row.high is not None:
         axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=2)
         axes.plot([row.low, row.high], [place, place], color=colour, linestyle="none", marker="|", markersize=9)
     if row.value is not None:
-        axes.plot([row.value], [place], marker=_MARKERS[group % len(_MARKERS)], color=colour, markersize=7.5, zorder=3)
+        axes.plot([row.value], [place], marker=MARKERS[group % len(MARKERS)], color=colour, markersize=7.5, zorder=3)
 
 
-def _write_value(axes: Axes, place: int, row: DotRow) -> None:
+def write_value(axes: Axes, place: int, row: DotRow) -> None:
+    """A row's number, interval and note at the right edge of line `place`."""
     if row.value is None:
         return
     text = format_number(row.value)
@@ -325,13 +328,13 @@ def _write_reason(axes: Axes, place: int, reason: str) -> None:
         va="center",
         fontsize=8.5,
         style="italic",
-        color=_FAINT,
+        color=FAINT,
         zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
     )
 
 
-def _finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool) -> None:
+def finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool) -> None:
     """Names, scale, grid and (for more than one group) the legend of a plot with one line for each row."""
     axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, _LABEL_CHARACTERS) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -347,10 +350,10 @@ def _finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool)
         axes.set_xticks([])
     if _needs_legend(rows):
         handles = [
-            Line2D([], [], color=colour, marker=_MARKERS[number % len(_MARKERS)] if marker else "s", linestyle="none",
+            Line2D([], [], color=colour, marker=MARKERS[number % len(MARKERS)] if marker else "s", linestyle="none",
                    label=name or "other")
             for name, number in _group_index([row.group for row in rows]).items()
-            for colour in [_COLOURS[number % len(_COLOURS)]]
+            for colour in [COLOURS[number % len(COLOURS)]]
         ]  # fmt: skip
         axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=8.5)
 
@@ -374,7 +377,7 @@ def _draw_curve(axes: Axes, names: Sequence[str], falling: Float64, number: int)
     above_zero = int((falling > 0).sum())
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}, the same values"
     label = f"{who} ({above_zero:,} of {falling.size:,} rows above 0)"
-    style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _LINES[number % len(_LINES)]}
+    style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES[number % len(LINES)]}
     if above_zero == 0:
         axes.plot([], [], label=label, **style)
         return
@@ -385,7 +388,7 @@ def _draw_curve(axes: Axes, names: Sequence[str], falling: Float64, number: int)
     axes.plot(x, share, drawstyle="steps-pre", label=label, **style)
 
 
-def _png(canvas: FigureCanvasAgg) -> bytes:
+def png_of(canvas: FigureCanvasAgg) -> bytes:
     """The drawn canvas as a PNG without transparency and without metadata."""
     untyped: Any = canvas  # matplotlib gives these two methods no types
     untyped.draw()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -59,12 +60,50 @@ def parse_panel(data: bytes, protocol: Protocol, *, panel: str, where: str) -> P
     kept = entry_of(raw.panels, panel, "rows of panel", protocol.study)
     if unknown := sorted(set(kept) - set(names)):
         raise EngcmpError(f"panel {panel} keeps rows of {unknown[0]!r}, which is no window", where=where, remedy=remedy)
-    if set(kept) != set(plan.windows or names):
+    # Windows from outside are those of their panels alone.
+    outside = {
+        name
+        for one, rows in raw.panels.items()
+        if one in protocol.panels and protocol.panels[one].external
+        for name in rows
+    }
+    if plan.external is None and set(kept) != set(plan.windows or [name for name in names if name not in outside]):
         raise EngcmpError(f"panel {panel} does not hold the windows of its plan", where=where, remedy=remedy)
     windows = (
         _window(entry, kept[entry.window_id], raw.vocab, where) for entry in raw.windows if entry.window_id in kept
     )
     return Panel(panel, raw.vocab, plan.reference, tuple(windows), plan.top_k, plan.keep)
+
+
+def is_laid_out(data: bytes, panel: str) -> bool:
+    """Whether a frozen prompt set has the windows of a panel; of bytes that are none `parse_panel` says what is wrong with them."""
+    try:
+        panels = json.loads(data)["panels"] if data else {}
+    except (ValueError, KeyError, TypeError):
+        return True
+    return panel in panels
+
+
+def all_windows(data: bytes) -> tuple[Window, ...]:
+    """Every window of a frozen prompt set that `parse_panel` took, whether or not a panel keeps rows of it (then it has none here)."""
+    raw = _PromptSet.model_validate(json.loads(data))
+    return tuple(
+        Window(one.window_id, tuple(one.tokens), (), (), one.cluster, one.block, one.bucket) for one in raw.windows
+    )
+
+
+def frozen_vocab(data: bytes) -> int:
+    """The width of a row in a frozen prompt set that `parse_panel` took."""
+    return int(json.loads(data)["vocab"])
+
+
+def frozen_tokenizer(data: bytes) -> dict[str, Any] | None:
+    """Which tokenizer made a frozen prompt set: `source`, `sha256` of its file, `stand_in`; None where it was that of the weights."""
+    try:
+        found = json.loads(data).get("tokenizer") if data else None
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def even_positions(tokens: int, rows: int) -> tuple[int, ...]:

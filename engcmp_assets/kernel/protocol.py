@@ -5,15 +5,16 @@ Pure: it takes the files' bytes. A new checkpoint, engine version, panel or stud
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from engcmp_assets.kernel.declared_checks import declared_faults
 from engcmp_assets.kernel.engine_tables import Engine, EngineVersion, ProcessEngine, ServerEngine
-from engcmp_assets.kernel.fields import Name, Owner, PanelName, ScorePath, Sha256, Strict
+from engcmp_assets.kernel.external_panels import ExternalPanel
+from engcmp_assets.kernel.fields import Name, Owner, PanelName, ScorePath, Strict
 from engcmp_assets.kernel.gpu_rules import GpuRules
 from engcmp_assets.kernel.measures import (
     LIGHT_ROW_MEASURES,
@@ -21,11 +22,30 @@ from engcmp_assets.kernel.measures import (
     MEASURES,
     ROW_MEASURES,
     TOPK_ROW_MEASURES,
+    WITHOUT_REFERENCE,
 )
+from engcmp_assets.kernel.planning_tables import EngineRates
+from engcmp_assets.kernel.protocol_parts import read_parts
+from engcmp_assets.kernel.reading_rules import ReadingRule
 from engcmp_assets.kernel.records import ArmKey, Role
 from engcmp_assets.kernel.release_rules import ReleaseRule, rule_fault
-from engcmp_assets.kernel.source_tables import RepositorySource, Source, WheelSource
-from engcmp_assets.kernel.throughput_tables import ThroughputPlan, plan_faults
+from engcmp_assets.kernel.reply_tables import ReplyPlan, ReplyTest, reply_faults
+from engcmp_assets.kernel.source_tables import ListedSource, RepositorySource, Source, WheelSource
+from engcmp_assets.kernel.startup_tables import StartupPlan, startup_faults
+from engcmp_assets.kernel.study_sources import with_listed
+from engcmp_assets.kernel.study_tables import (
+    AnyCheckpoint,
+    ArmEntry,
+    Confound,
+    Deviation,
+    DriftPlan,
+    Family,
+    Gap,
+    NotRun,
+    PromptSetFiles,
+    Reference,
+)
+from engcmp_assets.kernel.throughput_tables import Band, ThroughputPlan, plan_faults
 from engcmp_resources.errors import EngcmpError, first_fault
 
 PROTOCOL_FILE = "protocol.toml"
@@ -35,59 +55,32 @@ _Need = Callable[[Mapping[str, Any], str, str], None]
 _Once = Callable[[Sequence[str], str], None]
 
 
-class Reference(Strict):
-    """The teacher: which weights, run by which engine, at which precision."""
-
-    label: str
-    engine: Literal["reference"]
-    weights: str
-    precision: Literal["float32"]
-
-
-class Checkpoint(Strict):
-    """A checkpoint made from a source's weights; `sha256` is of the file that every machine must make."""
-
-    label: str
-    made_from: str
-    quantization: Literal["q8_0", "q4_0"]
-    sha256: Sha256
-
-
-class ArmEntry(Strict):
-    """One arm of the study."""
-
-    arm: str
-
-
-class PromptSetFiles(Strict):
-    """Where the frozen token ids and the texts they were made from lie, relative to the study's folder."""
-
-    file: str
-    texts: str
-
-
 class PanelPlan(Strict):
     """Which rows a panel keeps of which windows, what is kept of a row, and the looks that are declared at it.
 
     `reference` says what the reference keeps of a row. `keep` says what is kept of an engine's: `rows` what its measures need of the whole
-    vocabulary, `light` its 20 most probable tokens and the actual one, which any unmodified server can give.
+    vocabulary, `light` its 20 most probable tokens and the actual one, which any unmodified server can give. `external`: the windows and
+    the reference's rows come from a source; then `rows` is `stated`, and so many of each window is `rows_per_window`.
     """
 
     label: str
-    reference: Literal["full", "topk"]
+    reference: Literal["full", "topk", "none"]
     keep: Literal["rows", "light"] = "rows"
     top_k: int | None = Field(default=None, ge=1)
-    rows: Literal["even", "consecutive"]
+    rows: Literal["even", "consecutive", "stated"]
     rows_per_window: int = Field(ge=1)
     windows: list[str] | None = None
     roles: list[Role] = Field(min_length=1)
     measures: list[str] = Field(min_length=1)
     primary: list[str]
     pair_measures: list[str]
+    external: ExternalPanel | None = Field(default=None, exclude=True)
 
     @property
     def possible(self) -> tuple[str, ...]:
         """The measures of single rows that this reference and what is kept allow."""
+        if self.reference == "none":
+            return WITHOUT_REFERENCE
         if self.keep == "light":
             return LIGHT_ROW_MEASURES if self.reference == "full" else LIGHT_TOPK_ROW_MEASURES
         return ROW_MEASURES if self.reference == "full" else TOPK_ROW_MEASURES
@@ -97,11 +90,13 @@ class PanelPlan(Strict):
         """The measures of two captures of a row that this reference and what is kept allow."""
         if self.keep == "light":
             return ("kl_pair20",)
-        return ("kl_pair_full" if self.reference == "full" else "kl_pair_coarse", "rows_bit_identical")
+        return ("kl_pair_coarse" if self.reference == "topk" else "kl_pair_full", "rows_bit_identical")
 
     @property
     def kl(self) -> str:
-        """The panel's distance from the reference: the measure that tails and plots are of."""
+        """The panel's distance from the reference, or its NLL where it has none: the measure that tails and plots are of."""
+        if self.reference == "none":
+            return "nll"
         if self.keep == "light":
             return "kl_top20" if self.reference == "full" else "kl_pb20"
         return "kl_full" if self.reference == "full" else "kl_coarse"
@@ -169,17 +164,17 @@ class ComparisonPlan(Strict):
     baseline: str
     candidate_path: ScorePath = "prefill"
     baseline_path: ScorePath = "prefill"
+    band: Band | None = Field(default=None, exclude=True)
+    """The noise band of this pair's speeds, where it is another than the study's."""
+    reply_tests: tuple[ReplyTest, ...] = Field(default=(), exclude=True)
+    """The tests of long replies that are declared for this pair; every other one is descriptive."""
+
+    closes: Name | None = Field(default=None, exclude=True)
+    """The pair whose gap the candidate's setting is to close: this pair's baseline is that one's candidate, without the setting."""
 
     @property
     def compares_paths(self) -> bool:
         return self.candidate_path != self.baseline_path
-
-
-class DriftPlan(Strict):
-    """Which arms are measured again on a schedule (cron, in the time zone of the machine), to see whether anything moves."""
-
-    arms: list[str] = Field(min_length=1)
-    cron: str
 
 
 class Protocol(Strict):
@@ -192,7 +187,7 @@ class Protocol(Strict):
     owners: list[Owner]
     sources: dict[str, Source]
     reference: Reference
-    checkpoints: dict[str, Checkpoint]
+    checkpoints: dict[str, AnyCheckpoint]
     engines: dict[str, Engine]
     arms: list[ArmEntry] = Field(min_length=1)
     prompt_set: PromptSetFiles
@@ -201,9 +196,18 @@ class Protocol(Strict):
     statistics: Statistics
     comparisons: list[ComparisonPlan]
     throughput: ThroughputPlan | None = None
+    startup: StartupPlan | None = None
+    long_replies: ReplyPlan | None = None
     releases: dict[Name, ReleaseRule] = Field(default_factory=dict)
     drift: DriftPlan | None = None
     gpus: GpuRules | None = None
+    rates: dict[Name, EngineRates] = Field(default_factory=dict)
+    families: dict[Name, Family] = Field(default_factory=dict)
+    not_run: list[NotRun] = Field(default_factory=list)
+    confounds: list[Confound] = Field(default_factory=list)
+    reading_rules: list[ReadingRule] = Field(default_factory=list)
+    gaps: list[Gap] = Field(default_factory=list)
+    deviations: list[Deviation] = Field(default_factory=list)
     limits: dict[str, str]
 
     @property
@@ -215,6 +219,11 @@ class Protocol(Strict):
         """The study as an asset key segment: `smollm2_cpu`."""
         return self.study.replace("-", "_")
 
+    @property
+    def only_outside(self) -> bool:
+        """Whether all panels come from outside: then the study needs no text of its own for them."""
+        return all(plan.external for plan in self.panels.values())
+
     def panels_of(self, pair: ComparisonPlan) -> tuple[str, ...]:
         """The panels on which a pair is compared: those of the decode path where it has a part in it, else the others."""
         decoded = set(self.capture.decode_panels)
@@ -222,14 +231,23 @@ class Protocol(Strict):
         return tuple(name for name in self.panels if (name in decoded) == on_decode)
 
     def engine_of(self, arm: ArmKey) -> ProcessEngine | ServerEngine:
-        """The engine settings of `arm`. Raises EngcmpError for an engine key the protocol does not have."""
-        return entry_of(self.engines, arm.engine, "engine", self.study)
+        """The engine of `arm`, with the arm's settings. Raises EngcmpError for an engine key the protocol does not have."""
+        engine = entry_of(self.engines, arm.engine, "engine", self.study)
+        return engine.for_arm(arm) if isinstance(engine, ServerEngine) else engine
 
     def version_of(self, arm: ArmKey) -> EngineVersion:
         """The engine version of `arm`. Raises EngcmpError for a version the protocol does not have."""
         return entry_of(self.engine_of(arm).versions, arm.version, f"version of engine {arm.engine}", self.study)
 
-    def checkpoint_of(self, arm: ArmKey) -> Checkpoint:
+    def gap_of(self, pair: ComparisonPlan) -> ComparisonPlan | None:
+        """The pair whose gap is to be closed by the setting in which the arms of `pair` differ, where that is declared."""
+        return next((one for one in self.comparisons if one.pair_id == pair.closes), None)
+
+    def band_of(self, pair: ComparisonPlan) -> Band | None:
+        """The noise band that was declared for a pair's speeds: its own, or the study's."""
+        return pair.band or (self.throughput.band if self.throughput else None)
+
+    def checkpoint_of(self, arm: ArmKey) -> AnyCheckpoint:
         """The checkpoint of `arm`. Raises EngcmpError for a checkpoint key the protocol does not have."""
         return entry_of(self.checkpoints, arm.checkpoint, "checkpoint", self.study)
 
@@ -243,7 +261,7 @@ class Protocol(Strict):
             "library"
             if isinstance(entry, WheelSource)
             else "launcher"
-            if isinstance(entry, RepositorySource)
+            if isinstance(entry, RepositorySource) or (isinstance(entry, ListedSource) and entry.kind == "git")
             else "image"
         )
         return {role: version.source} | dict(version.files)
@@ -273,17 +291,15 @@ class Protocol(Strict):
         return arm
 
 
-def parse_protocol(data: bytes, *, where: str) -> Protocol:
-    """protocol.toml's bytes as a Protocol.
+def parse_protocol(data: bytes, *, where: str, files: Mapping[str, bytes] | None = None) -> Protocol:
+    """protocol.toml's bytes as a Protocol; `files` are those of the study's folder, of which it may include some.
 
     Raises EngcmpError that names the field for anything unknown, missing, of the wrong type, or a key that points nowhere.
     """
+    raw = read_parts(data, files or {}, where=where)
     try:
-        protocol = Protocol.model_validate(tomllib.loads(data.decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngcmpError(
-            f"protocol is not valid TOML: {error}", where=where, remedy="mend the line it names"
-        ) from error
+        protocol = Protocol.model_validate(raw)
+        protocol = protocol.model_copy(update={"sources": with_listed(protocol.sources, files or {}, where=where)})
     except ValidationError as error:
         raise field_error("protocol field", error, where, "mend that field") from error
     check_references(protocol, where)
@@ -322,8 +338,6 @@ def check_references(protocol: Protocol, where: str) -> None:
             )
 
     need(protocol.sources, protocol.reference.weights, "reference.weights")
-    for name, checkpoint in protocol.checkpoints.items():
-        need(protocol.sources, checkpoint.made_from, f"checkpoints.{name}.made_from")
     for name, engine in protocol.engines.items():
         for version, entry in engine.versions.items():
             field = f"engines.{name}.versions.{version}"
@@ -354,15 +368,26 @@ def check_references(protocol: Protocol, where: str) -> None:
     for name, rule in protocol.releases.items():
         need(protocol.engines, name, "releases")
         _check_rule(protocol, name, rule, where, need)
+    for name in protocol.rates:
+        need(protocol.engines, name, "rates")
     for index, text in enumerate(protocol.drift.arms if protocol.drift else ()):
         need(arms, text, f"drift.arms.{index}")
-    for field, what, remedy in (
-        plan_faults(protocol.throughput, protocol.engines.items()) if protocol.throughput else ()
-    ):
-        raise EngcmpError(f"protocol field {field} {what}", where=where, remedy=remedy)
+    _check_serving(protocol, where)
     once([entry.arm for entry in protocol.arms], "arms")
     once([pair.pair_id for pair in protocol.comparisons], "comparisons")
     _check_panels(protocol, where, need, once)
+    for field, what, remedy in declared_faults(protocol):
+        raise EngcmpError(f"protocol field {field} {what}", where=where, remedy=remedy)
+
+
+def _check_serving(protocol: Protocol, where: str) -> None:
+    engines, load, startup = list(protocol.engines.items()), protocol.throughput, protocol.startup
+    faults = [
+        *(plan_faults(load, engines) if load else ()), *(startup_faults(startup, load, engines) if startup else ()),
+        *(reply_faults(protocol.long_replies, engines) if protocol.long_replies else ()),
+    ]  # fmt: skip
+    for field, what, remedy in faults:
+        raise EngcmpError(f"protocol field {field} {what}", where=where, remedy=remedy)
 
 
 def _check_paths(protocol: Protocol, pair: ComparisonPlan, where: str) -> None:

@@ -6,6 +6,7 @@ bytes is its name, and what the chain and every tamper check use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -111,10 +112,20 @@ def check_receipt(receipt: Mapping[str, Any], where: str) -> None:
         raise EngcmpError("receipt's identities do not follow from its contents", where=where, remedy="restore it")
 
 
+def refuse_output_name(name: str, *, artifact: str) -> None:
+    """Raise EngcmpError for an output's name that no receipt may have: it is a path below the artifact's views."""
+    if re.fullmatch(_OUTPUT_NAME, name) is None:
+        raise EngcmpError(
+            f"an output of {artifact} cannot be called {name!r}",
+            remedy="use letters, digits, _ . @ + - and / between parts; each part begins with a letter, a digit or _",
+        )
+
+
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Artifact = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$")]
 # The view of an output is a path of this name: a step upwards must be impossible.
-_OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@+-]*(/[A-Za-z0-9_][A-Za-z0-9._@+-]*)*$")]
+_OUTPUT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]*(/[A-Za-z0-9_][A-Za-z0-9._@+-]*)*$"
+_OutputName = Annotated[str, Field(pattern=_OUTPUT_NAME)]
 _Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$")]
 _Count = Annotated[int, Field(ge=0)]
 

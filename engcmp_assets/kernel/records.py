@@ -59,6 +59,10 @@ class ArmKey:
         """The arm as one safe folder name (`~` cannot occur in a key, so the name can be read back)."""
         return str(self).replace("/", "~")
 
+    def without_setting(self) -> ArmKey:
+        """The same arm as it is without its declared setting."""
+        return ArmKey(self.checkpoint, self.engine, self.version)
+
 
 def tokens_sha256(tokens: list[int] | tuple[int, ...]) -> str:
     """Token digest (MEASURES section 1): SHA-256 of the ids as little-endian unsigned 32-bit integers."""

@@ -16,11 +16,13 @@ from engcmp_assets.kernel.reply_lengths.censored_fit import LENGTHS
 from engcmp_assets.kernel.reply_lengths.comparing import LengthComparison, compare_lengths
 from engcmp_assets.kernel.reply_lengths.paired import SignTest, sign_test
 from engcmp_assets.kernel.reply_lengths.records import ReplyLength, reply_length, thinking_length
+from engcmp_assets.kernel.reply_verdicts import first_difference_within
 from engcmp_assets.kernel.uncertainty import Preset
 from engcmp_resources.errors import EngcmpError
 
 Span = Literal["reasoning", "answer"]
 TESTS = ("capped", "looped", "longer", "thinks_longer", "passed", "json_valid")
+_NO_BLOCK = Missing("no digest of a block is known")
 _NOT_JUDGED = Missing("no check applies to this prompt")
 
 
@@ -29,7 +31,8 @@ class ReplyFacts:
     """What is known of one reply, without its text. `finish` is a finish class, `looped` the vote, `ended_in` the span that it ended in.
 
     `tokens` are of the whole reply, `reasoning_tokens` of its thinking (None where thinking was off). `passed` and `json_valid` are the
-    checks' verdicts, Missing where none applies or the reply was not graded. `token_ids` are the engine's, where it gives them.
+    checks' verdicts, Missing where none applies or the reply was not graded. Of the engine's ids, where it gives them, either `token_ids`
+    holds all, or `ids_sha256` and `prefix_digests` (see reply_verdicts) tell whether two replies are the same and in which block they part.
     """
 
     prompt_id: str
@@ -41,6 +44,8 @@ class ReplyFacts:
     reasoning_tokens: int | None
     text_sha256: str
     token_ids: tuple[int, ...] | None = None
+    ids_sha256: str | None = None
+    prefix_digests: str | None = None
     passed: bool | Missing = _NOT_JUDGED
     json_valid: bool | Missing = _NOT_JUDGED
 
@@ -90,16 +95,21 @@ class RepliesUnderCap:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Two replies of one prompt and seed that differ: the first token that does, 0 for the first, Missing where only digests are known."""
+    """Two replies of one prompt and seed that differ: the first token that does, 0 for the first, Missing where it is not known.
+
+    `within` are the tokens between which it lies, the second one excluded, where only digests of blocks are known.
+    """
 
     prompt_id: str
     seed: int
     first_token: int | Missing
+    within: tuple[int, int] | Missing = _NO_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyIdentity:
-    """`reply_identical` between two versions of one engine: identical of compared pairs; `by_digest` of them had no token ids.
+    """`reply_identical` between two versions of one engine: identical of compared pairs; `by_digest` of them were compared by
+    the digest of their text, for want of token ids.
 
     `unpaired` replies have no partner of the same prompt and seed; `broken` pairs hold a reply that failed.
     """
@@ -175,11 +185,13 @@ def reply_identity(
     kept = [key for key in both if "error" not in (one[key].finish, other[key].finish)]
     divergences, by_digest = [], 0
     for key in kept:
-        ids = (one[key].token_ids, other[key].token_ids)
-        by_ids = ids[0] is not None and ids[1] is not None
+        pair = (one[key], other[key])
+        same, by_ids = _same(*pair)
         by_digest += not by_ids
-        if ids[0] != ids[1] if by_ids else one[key].text_sha256 != other[key].text_sha256:
-            divergences.append(Divergence(*key, _first_difference(*ids)))
+        if not same:
+            first_token = _first_difference(pair[0].token_ids, pair[1].token_ids)
+            within = first_difference_within(pair[0].prefix_digests, pair[1].prefix_digests)
+            divergences.append(Divergence(*key, first_token, within))
     return ReplyIdentity(
         identical=len(kept) - len(divergences),
         compared=len(kept),
@@ -188,6 +200,15 @@ def reply_identity(
         broken=len(both) - len(kept),
         divergences=tuple(divergences),
     )
+
+
+def _same(first: ReplyFacts, second: ReplyFacts) -> tuple[bool, bool]:
+    """Whether two replies are equal, and whether their token ids say so; else the digests of their texts do."""
+    if first.token_ids is not None and second.token_ids is not None:
+        return first.token_ids == second.token_ids, True
+    if first.ids_sha256 is not None and second.ids_sha256 is not None:
+        return first.ids_sha256 == second.ids_sha256, True
+    return first.text_sha256 == second.text_sha256, False
 
 
 def _first_difference(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> int | Missing:

@@ -53,15 +53,29 @@ class ImageSource(Strict):
     license: str
 
 
+class ListedSource(Strict):
+    """An entry of the study's SOURCES.json, by its id.
+
+    Where that is a repository or an image with a known pin, the protocol holds it as such. Else `kind` and `why` are filled in when the
+    study is read: what it is, and why it cannot be had, or None for what is not an engine's file.
+    """
+
+    listed: str
+    kind: str | None = None
+    why: str | None = None
+
+
 def _source_kind(value: Any) -> str:
     """Which kind of source a table is, so that an error speaks of the fields of that kind only."""
     fields = set(value) if isinstance(value, dict) else set(getattr(value, "model_fields_set", ()))
-    return "kind:repository" if "repository" in fields else "kind:image" if "image" in fields else "kind:wheels"
+    told = {"repository": "kind:repository", "image": "kind:image", "listed": "kind:listed"}
+    return next((tag for field, tag in told.items() if field in fields), "kind:wheels")
 
 
 Source = Annotated[
     Annotated[WheelSource, Tag("kind:wheels")]
     | Annotated[RepositorySource, Tag("kind:repository")]
-    | Annotated[ImageSource, Tag("kind:image")],
+    | Annotated[ImageSource, Tag("kind:image")]
+    | Annotated[ListedSource, Tag("kind:listed")],
     Discriminator(_source_kind),
 ]

@@ -10,9 +10,11 @@ from typing import Any
 
 from engcmp_assets.frozen_protocol.freezing import check_frozen
 from engcmp_assets.kernel.iterations import FOLDER, FROZEN_SUFFIX, Iteration, extended, read_iteration
-from engcmp_assets.kernel.prompt_files import parse_panel
+from engcmp_assets.kernel.prompt_files import is_laid_out, parse_panel
 from engcmp_assets.kernel.protocol import PROTOCOL_FILE, Protocol, parse_protocol
 from engcmp_assets.kernel.records import Panel
+from engcmp_assets.kernel.source_tables import ListedSource
+from engcmp_assets.kernel.waiting import without_panels
 from engcmp_resources.canonical import parse_canonical
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import FROZEN_FILE, iteration_files, read_bytes, study_files, study_folder
@@ -29,8 +31,21 @@ class Study:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The frozen protocol with what its frozen iterations add. Raises EngcmpError that names the field at fault."""
-        return extended(self.base, self.iterations, where=str(self.folder))
+        """The frozen protocol with what its frozen iterations add, without the panels that wait for their windows.
+
+        Raises EngcmpError that names the field at fault.
+        """
+        return without_panels(extended(self.base, self.iterations, where=str(self.folder)), self.waiting)
+
+    @cached_property
+    def waiting(self) -> dict[str, str]:
+        """The panels from outside whose windows were not here when the others were laid out, each with the reason.
+
+        A study of which no panel is laid out has none: it is what it declares, and nothing of a panel can be measured yet.
+        """
+        base, data = self.base, self.files.get(self.base.prompt_set.file, b"")
+        there = {name for name, plan in base.panels.items() if not plan.external or is_laid_out(data, name)}
+        return {name: _why_waiting(base, name) for name in base.panels if name not in there} if there and data else {}
 
     @cached_property
     def iterations(self) -> tuple[Iteration, ...]:
@@ -70,7 +85,7 @@ class Study:
     def base(self) -> Protocol:
         """The frozen protocol alone. Raises EngcmpError that names the field at fault."""
         where = str(self.folder / PROTOCOL_FILE)
-        protocol = parse_protocol(self.files[PROTOCOL_FILE], where=where)
+        protocol = parse_protocol(self.files[PROTOCOL_FILE], where=where, files=self.files)
         if protocol.study != self.folder.name:
             # Results lie under the study's name: two folders of one name would take each other's places.
             raise EngcmpError(
@@ -97,11 +112,29 @@ class Study:
     def panel(self, name: str) -> Panel:
         """The named panel, from the frozen prompt set."""
         file = self.base.prompt_set.file
+        external = self.base.panel_plan(name).external
+        if external is not None and not is_laid_out(self.files.get(file, b""), name):
+            raise EngcmpError(
+                f"panel {name} is published with source {external.source}, and its windows are not part of the study yet",
+                where=str(self.folder),
+                remedy=f"`engcmp fetch {self.folder.name}`, then `engcmp freeze {self.folder.name}` (or amend) lays out what has tokens; "
+                "`engcmp panel` lays it out for `engcmp score`",
+            )
         if file not in self.files:
             raise EngcmpError(
                 f"prompt set {file} is missing", where=str(self.folder), remedy=f"`engcmp freeze {self.folder.name}`"
             )
         return parse_panel(self.files[file], self.base, panel=name, where=str(self.folder / file))
+
+
+def _why_waiting(base: Protocol, panel: str) -> str:
+    plan = base.panels[panel].external
+    if plan is None:
+        return "it has no windows"
+    source = base.sources[plan.source]
+    if isinstance(source, ListedSource) and source.why is not None:
+        return f"of source {source.listed} {source.why}"
+    return f"source {plan.source} was not here when the study was frozen"
 
 
 def load_study(name: str) -> Study:

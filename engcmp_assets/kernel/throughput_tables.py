@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from engcmp_assets.kernel.engine_tables import ProcessEngine, ServerEngine
 from engcmp_assets.kernel.fields import Strict
 
+_Number = TypeVar("_Number", int, float)
 PLAN_FILE = "throughput_plan.json"
 """The frozen index of a study's plan, in its folder: the digest of every prompt."""
 NONCE_TOKENS = 8
 """Tokens of the first line of each prompt, its line end included."""
 
 
-def _each_once(values: list[int]) -> list[int]:
+def _each_once(values: list[_Number]) -> list[_Number]:
     if len(set(values)) != len(values):
         raise ValueError("a value stands twice")
     return values
@@ -35,7 +36,7 @@ def _named(values: list[str]) -> list[str]:
     return values
 
 
-_Counts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), AfterValidator(_each_once)]
+Counts = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), AfterValidator(_each_once)]
 
 
 class Sampling(Strict):
@@ -63,6 +64,30 @@ class Band(Strict):
     least_hours: float = Field(ge=0)
 
 
+class OpenLoop(Strict):
+    """Cells whose requests go out at a rate, whatever comes back: each kind and prompt length of the plan at each of `rates_per_s`.
+
+    `arrival` says how the gaps between them are drawn; the draws are the same for every engine and repeat.
+    """
+
+    rates_per_s: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1), AfterValidator(_each_once)]
+    arrival: Literal["poisson", "constant"]
+
+
+class ChatPrompts(Strict):
+    """How a prompt of the plan is sent as a chat of one message, to an engine that takes no token ids.
+
+    `before` and `after` are what the engine's template puts around the message, begin included: a prompt with them has exactly its length.
+    `template` goes into each request as `chat_template_kwargs`. `to` "every engine" gives all arms the same prompts; by default a launch
+    that was found to take token ids gets those.
+    """
+
+    before: str
+    after: str
+    template: dict[str, Any] = Field(default_factory=dict)
+    to: Literal["where ids are not taken", "every engine"] = "where ids are not taken"
+
+
 class ThroughputPlan(Strict):
     """Content kinds (blocks of the prompt set) x prompt lengths in tokens x requests at a time.
 
@@ -72,8 +97,8 @@ class ThroughputPlan(Strict):
     """
 
     kinds: Annotated[list[str], Field(min_length=1), AfterValidator(_named)]
-    prompt_tokens: _Counts
-    concurrency: _Counts
+    prompt_tokens: Counts
+    concurrency: Counts
     requests: int = Field(ge=1)
     output_tokens: int = Field(ge=2)
     warmup: int = Field(ge=0)
@@ -84,13 +109,26 @@ class ThroughputPlan(Strict):
     seed: int = Field(ge=0, lt=2**63)
     sampling: Sampling
     band: Band | None = None
+    open_loop: OpenLoop | None = None
+    chat: ChatPrompts | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A plan without an open loop or chats is written as it was before there were any, so that it is the same measurement."""
+        found: dict[str, Any] = write(self)
+        for name in ("open_loop", "chat"):
+            if getattr(self, name) is None:
+                found.pop(name, None)
+        return found
 
     @property
     def cells(self) -> tuple[CellKey, ...]:
-        """The cells in the order in which a repeat measures them: by width, so that each width is warmed up once."""
+        """The cells in the order in which a repeat measures them: by width, so that each width is warmed up once; then by rate."""
+        widths: list[tuple[int, float | None]] = [(width, None) for width in self.concurrency]
+        widths += [(max(self.concurrency), rate) for rate in (self.open_loop.rates_per_s if self.open_loop else ())]
         return tuple(
-            CellKey(kind, tokens, width)
-            for width in self.concurrency
+            CellKey(kind, tokens, width, rate)
+            for width, rate in widths
             for tokens in self.prompt_tokens
             for kind in self.kinds
         )
@@ -103,15 +141,20 @@ class ThroughputPlan(Strict):
 
 @dataclass(frozen=True, slots=True)
 class CellKey:
-    """A cell: a content kind, a prompt length in tokens, and how many requests are served at a time."""
+    """A cell: a content kind, a prompt length in tokens, and how many requests are served at a time.
+
+    With `rate_per_s` an open loop: requests go out at that rate, and `concurrency` is what the engine was started for.
+    """
 
     kind: str
     prompt_tokens: int
     concurrency: int
+    rate_per_s: float | None = None
 
     @property
     def cell_id(self) -> str:
-        return f"{self.kind}-{self.prompt_tokens}-c{self.concurrency}"
+        pace = f"c{self.concurrency}" if self.rate_per_s is None else f"r{self.rate_per_s:g}"
+        return f"{self.kind}-{self.prompt_tokens}-{pace}"
 
 
 def plan_faults(

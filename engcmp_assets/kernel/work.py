@@ -7,24 +7,40 @@ the store where that task was completed before, and otherwise makes, stores and 
 from __future__ import annotations
 
 import datetime
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engcmp_assets.kernel.blocks import WORDS, blocks_of_arm, is_asked
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.progress import Progress, Say
-from engcmp_assets.kernel.receipts import SCHEMA, Column, Input, check_receipt, content_id, part_id, task_key
+from engcmp_assets.kernel.receipts import (
+    SCHEMA,
+    Column,
+    Input,
+    check_receipt,
+    content_id,
+    part_id,
+    refuse_output_name,
+    task_key,
+)
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, plain
 from engcmp_assets.kernel.study import Study
+from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host import code_identity, environment
 from engcmp_resources.locks import host_lock
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store
+from engcmp_resources.views import drop_views
 
+SEEN = "seen"
 _LONGEST_WAIT_S = 12 * 3600.0
 Scope = Literal["arm", "study", "every arm"]
+Source = tuple[str, str | None]
+"""An artifact and its arm; None for what belongs to the study."""
 _SAME = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", "inputs")
 
 
@@ -32,17 +48,17 @@ _SAME = ("study", "frozen_sha256", "iterations", "artifact", "arm", "task_key", 
 class Use:
     """A dependence on another artifact: of the same arm, study-wide, or of every arm that has it.
 
-    `outputs` names what the result depends on: None all of it, () nothing (the chain only), or a function of the arm.
+    `outputs` names what the result depends on: None all of it, () nothing (the chain only), or a function of study and arm.
     """
 
     artifact: str
     scope: Scope = "arm"
-    outputs: tuple[str, ...] | Callable[[ArmKey], tuple[str, ...]] | None = None
+    outputs: tuple[str, ...] | Callable[[Study, ArmKey], tuple[str, ...]] | None = None
 
-    def names(self, arm: ArmKey | None) -> tuple[str, ...] | None:
+    def names(self, study: Study, arm: ArmKey | None) -> tuple[str, ...] | None:
         """The outputs that `arm` depends on."""
         if callable(self.outputs):
-            return self.outputs(arm) if arm else None
+            return self.outputs(study, arm) if arm else None
         return self.outputs
 
 
@@ -82,7 +98,8 @@ class Done:
 class Work:
     """What a step is given: the study, the arm, the inputs' receipts, the store, and a way to say how far it is.
 
-    `records` are the inputs as the task key holds them: what another process makes of them meanwhile changes nothing.
+    `records` are the inputs and `parameters` what else the task key holds, as they were then: what another process makes of them
+    meanwhile changes nothing.
     """
 
     session: Session
@@ -92,6 +109,7 @@ class Work:
     task_key: str
     remeasure: bool = False
     records: tuple[Input, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def study(self) -> Study:
@@ -136,6 +154,8 @@ class Step:
     """An artifact: what it is (for the catalog), what it depends on, and how it is made.
 
     `version` is the declared version of the analysis or capture: raise it when a result changes, not when code does.
+    `seen` is given the inputs that there are, and tells what else of this place the result says: kept under SEEN among the
+    parameters of its receipt, where there is any.
     """
 
     artifact: str
@@ -151,6 +171,7 @@ class Step:
     measures: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict)
+    seen: Callable[[Session, Collection[Source]], Mapping[str, Any]] | None = None
 
     def versions(self) -> dict[str, Any]:
         return {"step": self.version, "measures": {name: MEASURES[name].version for name in self.measures}}
@@ -208,17 +229,31 @@ def materialize(session: Session, step: Step, arm: ArmKey | None, *, remeasure: 
 
 
 def prepare(session: Session, step: Step, arm: ArmKey | None, *, remeasure: bool = False) -> Work:
-    """Gather the inputs of `step` and its task key. Raises EngcmpError naming the input that is missing."""
+    """Gather the inputs of `step` and its task key.
+
+    Raises EngcmpError naming the input that is missing, and for an artifact of a block that the protocol does not want of the arm.
+    """
+    if arm is not None and not is_asked(session.study.protocol, arm, step.artifact):
+        own = [WORDS[block] for block in blocks_of_arm(session.study.protocol, arm)]
+        raise EngcmpError(
+            f"{step.artifact} is not asked of {arm}: the protocol wants {' and '.join(own) or 'nothing'} only",
+            where="protocol field arms.blocks",
+            remedy=f"`engcmp run {session.study.protocol.study} --arm {arm}` makes what is asked; in the UI, choose those assets",
+        )
     session.store.settle(session.place(step.artifact, arm))
     inputs, records = _gather(session, step, arm)
-    key = task_key(step.artifact, plain(step.parameters(session.study, arm)), records, step.versions())
-    return Work(session, step, arm, inputs, key, remeasure, tuple(records))
+    seen = step.seen(session, inputs) if step.seen else {}
+    parameters = plain(dict(step.parameters(session.study, arm)) | ({SEEN: seen} if seen else {}))
+    key = task_key(step.artifact, parameters, records, step.versions())
+    return Work(session, step, arm, inputs, key, remeasure, tuple(records), parameters)
 
 
 def record(work: Work, made: Made, *, started_at: str) -> Done:
     """Store what was made, write the receipt, move the head, and point the views at the outputs."""
     store = work.store
     outputs, blobs = [], []
+    for product in made.products:
+        refuse_output_name(product.name, artifact=work.step.artifact)  # before anything of it is stored
     for product in made.products:
         blob = _store(store, product)
         blobs.append(blob)
@@ -260,6 +295,21 @@ def output_blob(receipt: Mapping[str, Any], name: str) -> Blob:
     raise EngcmpError(f"artifact {receipt['artifact']} has no output {name!r}", remedy="materialize it again")
 
 
+def sound_file(store: Store, receipt: Mapping[str, Any], name: str, *, trust_index: bool = False) -> Path:
+    """The stored file of a receipt's output, its bytes hashed once in a process. Raises EngcmpError where they do not fit its name.
+
+    With `trust_index` a file is taken as sound that has not been touched since its task was completed, as the index says.
+    """
+    blob = output_blob(receipt, name)
+    untouched = trust_index and store.is_untouched(receipt["task_key"], blob)
+    if not untouched and not store.holds(blob):
+        raise EngcmpError(
+            f"{name} of {receipt['artifact']} is missing or was changed after it was written", where=str(store.path(blob)),
+            remedy=f"`engcmp verify {receipt['study']}` names all that is wrong; `engcmp run {receipt['study']}` makes it anew",
+        )  # fmt: skip
+    return store.path(blob)
+
+
 def answer_from_store(work: Work) -> Done | None:
     """The receipt of work that was done before, or None.
 
@@ -278,6 +328,7 @@ def answer_from_store(work: Work) -> Done | None:
     stands = current is not None and previous_sha256 in (current.sha256, current.receipt["answered_by"])
     if current is not None and stands and says_the_same(current.receipt, base):
         _point_views(work, current.receipt)
+        store.share(work.session.place(work.step.artifact, work.arm))  # a lost connection may have kept it here
         return current
     kept = ("content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
     now = _finished_after(current)
@@ -302,7 +353,7 @@ def base_of(work: Work) -> dict[str, Any]:
         "artifact": step.artifact,
         "arm": str(work.arm) if work.arm else None,
         "task_key": work.task_key,
-        "parameters": plain(dict(step.parameters(study, work.arm))),
+        "parameters": work.parameters,
         "versions": step.versions(),
         "inputs": plain(work.records),
         "code": code_identity(),
@@ -329,7 +380,7 @@ def _gather(session: Session, step: Step, arm: ArmKey | None) -> tuple[dict[tupl
                 )
             name = str(source_arm) if source_arm else None
             inputs[(use.artifact, name)] = done
-            names = use.names(source_arm)
+            names = use.names(session.study, source_arm)
             part = part_id(done.receipt, names)
             records.append(Input(use.artifact, name, done.sha256, done.receipt["content_id"], names, part))
     return inputs, records
@@ -343,10 +394,11 @@ def resting_on(study: Study, step: Step, arm: ArmKey | None) -> list[dict[str, s
 
 
 def arms_of(study: Study, use: Use, arm: ArmKey | None) -> tuple[ArmKey | None, ...]:
-    """The arms whose artifact a `use` of `arm` takes in; None for what belongs to the study."""
-    if use.scope == "every arm":
-        return study.protocol.arm_keys
-    return (arm,) if use.scope == "arm" else (None,)
+    """The arms whose artifact a `use` of `arm` takes in, of those of which the protocol asks for it; None for what belongs to the study."""
+    if use.scope == "study":
+        return (None,)
+    found = study.protocol.arm_keys if use.scope == "every arm" else (arm,)
+    return tuple(one for one in found if one is None or is_asked(study.protocol, one, use.artifact))
 
 
 def _store(store: Store, product: Product) -> Blob:
@@ -363,16 +415,23 @@ def _store(store: Store, product: Product) -> Blob:
 
 
 def _commit(work: Work, receipt: Mapping[str, Any], *, completes: Sequence[Blob] | None) -> Done:
+    try:  # nothing is recorded that reading it again would refuse
+        check_receipt(json.loads(canonical_bytes(receipt)), where="the record that was about to be written")
+    except EngcmpError as error:
+        raise EngcmpError(error.what, where=work.label, remedy="nothing was recorded; report this fault") from error
     sha256 = work.store.commit(work.session.place(work.step.artifact, work.arm), receipt, completes=completes)
     _point_views(work, receipt)
     return Done(receipt, sha256, answered_from_store=False)
 
 
 def _point_views(work: Work, receipt: Mapping[str, Any]) -> None:
-    place = work.session.place(work.step.artifact, work.arm)
+    place, views = work.session.place(work.step.artifact, work.arm), dict[Path, Blob]()
     for output in receipt["outputs"]:
-        blob = Blob(output["sha256"], output["bytes"], output["suffix"])
-        work.store.view(work.store.view_path(place, output["name"], output["suffix"]), blob)
+        link = work.store.view_path(place, output["name"], output["suffix"])
+        views[link] = Blob(output["sha256"], output["bytes"], output["suffix"])
+    for link, blob in views.items():
+        work.store.view(link, blob)
+    drop_views(work.store, place, keep=views)
 
 
 def _finished_after(earlier: Done | None) -> str:

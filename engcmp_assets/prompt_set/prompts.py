@@ -15,7 +15,7 @@ _BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def prompt_document(tokens: Mapping[str, Sequence[int]], protocol: Protocol, *, vocab: int) -> dict[str, Any]:
-    """The frozen prompt set of texts named `<block>-<number>`: ids, digests, cluster (the document), bucket, and each panel's rows.
+    """The prompt set of texts named `<block>-<number>`: ids, digests, cluster (the document), bucket, and the rows of each panel of texts.
 
     Raises EngcmpError for a text of fewer than 3 tokens and for a panel that names a window without a text.
     """
@@ -31,7 +31,7 @@ def prompt_document(tokens: Mapping[str, Sequence[int]], protocol: Protocol, *, 
             }
         )  # fmt: skip
     sizes = {name: len(tokens[name]) for name in sorted(tokens)}
-    panels = {name: _kept_rows(sizes, plan, name) for name, plan in protocol.panels.items()}
+    panels = {name: _kept_rows(sizes, plan, name) for name, plan in protocol.panels.items() if plan.external is None}
     return {"schema": SCHEMA, "vocab": vocab, "windows": windows, "panels": panels}
 
 

@@ -1,5 +1,7 @@
 """What a comparison says in plain words: how far apart the two are, which side stays closer to the reference, how sure that is.
 
+Each sentence is made from the claim that `stated` has held against the figure's own numbers.
+
 A pair holds figures of two kinds. A difference is candidate minus baseline of a measure that both have; a distance (`kl_pair_*`,
 `rows_bit_identical`) is read between the two, and nothing is subtracted. The words follow the kind.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engcmp_assets.kernel.claims.rules_kinds import APART, IDENTICAL
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.records import ArmKey
@@ -21,16 +24,21 @@ from engcmp_assets.publication.formats import (
     number,
     reason,
 )
+from engcmp_assets.publication.stated import carried_by, is_distance, stated, verdict_word
 from engcmp_resources.errors import EngcmpError
 
-APART = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
-"""The measures of how far apart two captures are, in nats; 0 where they agree."""
-IDENTICAL = "rows_bit_identical"
+__all__ = [
+    "APART", "BIT_IDENTICAL", "IDENTICAL", "NAME_CHARACTERS", "SCORE_PATH", "brief", "claim", "compares_paths", "declared_interval",
+    "differences", "distance", "headline", "identical_rows", "is_distance", "is_identical", "pair_name", "rows_said", "short_names",
+    "short_sentence", "side_names", "undeclared", "value_only", "verdict_word",
+]  # fmt: skip
+
 SCORE_PATH = "score path"
 BIT_IDENTICAL = "bit-identical"
 NAME_CHARACTERS = 14
 """A longer name does not fit the head of a narrow column, or a cell beside its numbers."""
 
+_NAMED = 6  # of the differences between two launches
 _PARTS = ("checkpoint", "engine", "version", "setting")
 _DIRECTIONS = ("lower", "higher")
 
@@ -72,9 +80,16 @@ def pair_name(pair: Mapping[str, Any]) -> str:
     return beside if shared is None or key.setting is not None else f"{beside}, {shared}"
 
 
-def is_distance(figure: Mapping[str, Any]) -> bool:
-    """Whether the figure is read between the two sides, not a difference of what each has."""
-    return figure["measure"] in APART or figure["measure"] == IDENTICAL
+def undeclared(pair: Mapping[str, Any]) -> str:
+    """What differs between the launches of a pair's arms and no protocol declares, in few words; empty where nothing does.
+
+    It stands before the pair's first figure, wherever that is shown: a difference that was not asked for may be all of it.
+    """
+    names = list(pair.get("undeclared") or ())
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"Launch differences that the protocol does not declare: {', '.join(names[:_NAMED])}{more}."
 
 
 def differences(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -133,9 +148,10 @@ def value_only(figure: Mapping[str, Any]) -> bool:
 def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
     """One figure of a pair as a headline without numbers; `term` is the summary's term of its measure."""
     candidate, baseline = side_names(pair)
-    value, word = number(figure["value"]), verdict_word(figure)
+    value = number(figure["value"])
     if value is None:
         return f"{candidate} beside {baseline}: not measured: {reason(figure['value'])}"
+    word = stated(pair, figure).verdict
     if word == "not resolved" and value_only(figure):
         first = candidate.capitalize() if compares_paths(pair) else candidate
         return f"{first} beside {baseline}: values only, from {counted(figure['clusters'], 'document')}"
@@ -161,11 +177,12 @@ def short_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Map
     """
     if number(figure["value"]) is None:
         return f"not measured: {reason(figure['value'])}"
+    word = stated(pair, figure).verdict
     if is_distance(figure):
         return _distance_sentence(figure)
-    if verdict_word(figure) == BIT_IDENTICAL:
+    if word == BIT_IDENTICAL:
         return "every row of both is equal bit for bit"
-    if verdict_word(figure) == "resolved":
+    if word == "resolved":
         return _resolved_sentence(pair, figure, term)
     return _difference_sentence(pair, figure)
 
@@ -178,9 +195,10 @@ def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
     value, interval = number(figure["value"]), declared_interval(figure)
     if value is None:
         return f"not measured: {reason(figure['value'])}"
-    if verdict_word(figure) == BIT_IDENTICAL:
+    word = stated(pair, figure).verdict
+    if word == BIT_IDENTICAL:
         return format_number(value)
-    if verdict_word(figure) == "resolved" and _is_of_the_reference(term):
+    if word == "resolved" and _is_of_the_reference(term):
         names = side_names(pair)
         short = max(map(len, names)) <= NAME_CHARACTERS
         closer, _ = _better(*(names if short else ("first", "second")), value, term)
@@ -188,11 +206,6 @@ def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
     if value_only(figure):
         return f"{format_number(value)}, {counted(figure['clusters'], 'document')}: value only"
     return format_measured(value, interval)
-
-
-def verdict_word(figure: Mapping[str, Any]) -> str:
-    """The verdict without what is said beside it: `resolved` of `resolved, no floor`."""
-    return str(figure.get("verdict") or "").split(",", 1)[0].strip()
 
 
 def _distance_sentence(figure: Mapping[str, Any]) -> str:
@@ -207,6 +220,8 @@ def _resolved_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any], term:
     candidate, baseline = side_names(pair)
     value = figure["value"]
     size = f"{format_number(abs(value))} {figure['unit']}{_magnitudes(declared_interval(figure))}"
+    if (document := carried_by(figure)) is not None:
+        size += f"; without document {document} half of it or less is left"
     better, _ = _better(candidate, baseline, value, term)
     if _is_of_the_reference(term):
         return f"{better} stays closer, by {size}"

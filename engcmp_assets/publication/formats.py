@@ -74,7 +74,21 @@ def listed(words: list[str]) -> str:
 
 def not_measured(part: Mapping[str, Any]) -> str:
     """The state of an arm or a pair that has no figures, with its reason: `not measured: the engine died`."""
-    return f"{part['state']}: {part.get('reason') or 'no reason recorded'}"
+    state, reason_given = part["state"], part.get("reason") or "no reason recorded"
+    return str(reason_given) if reason_given.startswith(state) else f"{state}: {reason_given}"
+
+
+def arm_remarks(arm: Mapping[str, Any]) -> list[str]:
+    """What of a measured arm is not there because it is not asked for, and what is there and is no primary result."""
+    lacking = [f"no {word}: {reason(why)}" for word, why in arm.get("not_asked", {}).items()]
+    return [*lacking, *(f"{word} {why}" for word, why in arm.get("before_freeze", {}).items())]
+
+
+def arm_words(arm: Mapping[str, Any]) -> dict[str, str | None]:
+    """The state of an arm with its remarks, and what stands in its line where there are no path, windows and runs to stand there."""
+    words = "; ".join([arm["state"], *arm_remarks(arm)])
+    absent = not_measured(arm) if arm["state"] != "measured" else None
+    return {"reason_text": absent or (None if "score_path" in arm else words), "state_text": words}
 
 
 def number(value: Any) -> float | None:

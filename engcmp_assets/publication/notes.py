@@ -9,19 +9,50 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from engcmp_assets.kernel.claims.facts import Facts
+from engcmp_assets.kernel.claims.records import Claim
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS, INTERVAL_CLUSTERS
 from engcmp_assets.publication.claims import IDENTICAL, differences, is_distance
-from engcmp_assets.publication.formats import FLOORS, counted, format_interval, format_percent, listed, number
+from engcmp_assets.publication.formats import counted, format_interval, format_percent, listed, number
+from engcmp_assets.publication.stated_counts import (
+    few_resolve_nothing,
+    floors,
+    looks_share_a_rate,
+    no_row_differs,
+    refuse_stated,
+    resampled,
+)
 
 SIGN_FLIP_P = 0.05
 """Under 8 documents a difference also needs an exact sign-flip p below this (MEASURES section 5)."""
 
 
 def notes(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The notes of the section "How sure we are": each with a `title` and a `text`."""
+    """The notes of the section "How sure we are": each with a `title` and a `text`.
+
+    Raises EngcmpError where one would say more than the figures carry.
+    """
+    refuse_stated(note_claims(summary))
     found = (_floor_note(summary), _family_note(summary), _bootstrap_note(summary), _few_note(summary))
     return [note for note in found if note]
+
+
+def note_claims(summary: Mapping[str, Any]) -> Iterator[tuple[Claim, Facts]]:
+    """What the notes state, as claims, each with what the summary's figures say of it."""
+    if floors_are_zero(summary):
+        yield from no_row_differs(summary)
+    yield from looks_share_a_rate(summary, families(summary))
+    yield from resampled(summary)
+    yield from few_resolve_nothing(summary, _hopeless(_few(summary)))
+
+
+def early_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What was captured before its freeze, arm by arm and why: it stands above everything that it touches."""
+    return [
+        f"{arm} was captured before its freeze, so nothing of it is a primary result: {why}."
+        for arm, why in summary.get("before_freeze", {}).items()
+    ]
 
 
 def families(summary: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
@@ -43,13 +74,13 @@ def primary_measures(summary: Mapping[str, Any]) -> list[str]:
 
 def floors_are_zero(summary: Mapping[str, Any]) -> bool:
     """Whether no value of any row differed between two runs of an arm, wherever that was measured."""
-    measured = [(figure, floor) for figure, floor in _floors(summary) if "value" in floor]
+    measured = [(figure, floor) for _, figure, floor in floors(summary) if "value" in floor]
     return bool(measured) and all(_no_row_differs(figure, floor) for figure, floor in measured)
 
 
 def floors_not_measured(summary: Mapping[str, Any]) -> bool:
     """Whether a floor is missing anywhere."""
-    return any("missing" in floor for _, floor in _floors(summary))
+    return any("missing" in floor for _, _, floor in floors(summary))
 
 
 def _no_row_differs(figure: Mapping[str, Any], floor: Mapping[str, Any]) -> bool:
@@ -70,7 +101,7 @@ def _floor_note(summary: Mapping[str, Any]) -> dict[str, str]:
             "Repeats that are bit-identical make the floor exactly 0: "
             "nothing of a difference is run-to-run noise. It does not follow that another machine or build gives the same."
         )
-    absent = Counter(floor["missing"] for _, floor in _floors(summary) if "missing" in floor)
+    absent = Counter(floor["missing"] for _, _, floor in floors(summary) if "missing" in floor)
     if absent:
         why = "; ".join(f"{reason} ({counted(count, 'figure')})" for reason, count in absent.items())
         text += f" Not every floor was measured: {why}."
@@ -115,7 +146,7 @@ def _bootstrap_note(summary: Mapping[str, Any]) -> dict[str, str]:
 def _few_note(summary: Mapping[str, Any]) -> dict[str, str]:
     figures = [one for part in (*summary["arms"], *summary["comparisons"]) for one in part["figures"]]
     none = sorted({one["clusters"] for one in figures if one["clusters"] < INTERVAL_CLUSTERS})
-    few = sorted({one["clusters"] for one in figures if INTERVAL_CLUSTERS <= one["clusters"] < BOOTSTRAP_CLUSTERS})
+    few = _few(summary)
     if not few:
         return {"title": f"Fewer than {INTERVAL_CLUSTERS} documents", "text": _only_values(none)} if none else {}
     text = (
@@ -124,14 +155,28 @@ def _few_note(summary: Mapping[str, Any]) -> dict[str, str]:
         "documents differ; it assumes that their means scatter normally; and its ends may lie where the measure cannot (a KL "
         f"below 0, a share above 1). A difference must also have an exact sign-flip p below {SIGN_FLIP_P:g}."
     )
-    smallest = {count: 2.0 ** (1 - count) for count in few}
-    hopeless = [count for count in few if smallest[count] >= SIGN_FLIP_P]
+    hopeless = _hopeless(few)
     if hopeless and any(pair["figures"] for pair in summary["comparisons"]):
-        limits = listed([f"{smallest[count]:g} with {count} documents" for count in hopeless])
+        limits = listed([f"{_smallest_p(count):g} with {count} documents" for count in hopeless])
         text += f" That p cannot fall below {limits}: there no difference can be resolved, however large it is."
     if none:
         text += f" {_only_values(none)}"
     return {"title": f"Fewer than {BOOTSTRAP_CLUSTERS} documents", "text": text}
+
+
+def _few(summary: Mapping[str, Any]) -> list[int]:
+    """The numbers of documents, of any figure, that are too few to resample and enough for an interval."""
+    figures = [one for part in (*summary["arms"], *summary["comparisons"]) for one in part["figures"]]
+    return sorted({one["clusters"] for one in figures if INTERVAL_CLUSTERS <= one["clusters"] < BOOTSTRAP_CLUSTERS})
+
+
+def _smallest_p(documents: int) -> float:
+    """The least p that the exact sign-flip test can give."""
+    return 2.0 ** (1 - documents)
+
+
+def _hopeless(few: list[int]) -> list[int]:
+    return [count for count in few if _smallest_p(count) >= SIGN_FLIP_P]
 
 
 def _only_values(counts: list[int]) -> str:
@@ -155,12 +200,3 @@ def _intervals(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for figure in part["figures"]:
             if format_interval(figure.get("interval")):
                 yield figure["interval"]
-
-
-def _floors(summary: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each figure with each kind of its floor."""
-    found = [(one, (one.get("details") or {}).get("floor")) for arm in summary["arms"] for one in arm["figures"]]
-    found += [(one, one.get("floor")) for pair in summary["comparisons"] for one in pair["figures"]]
-    for figure, floor in found:
-        if isinstance(floor, Mapping):
-            yield from ((figure, floor[key]) for key, _ in FLOORS if isinstance(floor.get(key), Mapping))

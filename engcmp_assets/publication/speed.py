@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.kernel.plots import format_number
-from engcmp_assets.publication.claims import pair_name
+from engcmp_assets.kernel.throughput.ratios import SCHEDULED
+from engcmp_assets.publication.claims import pair_name, undeclared
 from engcmp_assets.publication.formats import format_any, format_interval, listed, number, reason, value_parts
 
 HEADLINES = ("ttft_median_ms", "decode_tok_s", "aggregate_tok_s", "prefill_tok_s")
@@ -52,7 +53,7 @@ def speed_view(summary: Summary, anchors: Mapping[str, str]) -> dict[str, Any] |
             for name in _measures(measured)
         ],
         "pairs": [_pair(pair, terms, anchors) for pair in summary["comparisons"] if pair.get("speed")],
-        "remarks": list(_remarks(measured)),
+        "remarks": [*_open_loops(measured), *_remarks(measured)],
     }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def _measures(measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for one in cell["figures"]
         if number(one["value"]) is not None
     }
-    for name in HEADLINES:
+    for name in (*HEADLINES, *SCHEDULED):
         yield from [one for one in (name, *(own for own, meant in _INSTEAD.items() if meant == name)) if one in every][
             :1
         ]
@@ -122,19 +123,49 @@ def _figure(arm: Mapping[str, Any], cell_id: str, measure: str) -> Mapping[str, 
 def _cell(arm: Mapping[str, Any], cell_id: str, measure: str, anchors: Mapping[str, str]) -> dict[str, Any]:
     figure = _figure(arm, cell_id, measure)
     if figure is None:
-        return {"value": None, "text": _why_not(arm, cell_id, measure), "again": ""}
+        return {"value": None, "text": _why_not(arm, cell_id, measure), "spread": "", "again": ""}
     later = [one["value"] for one in figure["details"]["repeats"].values() if "value" in one]
     return {
         **value_parts(figure["value"], None),
         "anchor": anchors.get(figure["figure_id"]),
         "id": figure["figure_id"],
+        "spread": spread_text(figure),
         "again": ", ".join(format_number(one) for one in later),
     }
+
+
+def spread_text(figure: Mapping[str, Any]) -> str:
+    """The outer deciles of the requests that a median is of, as `[10.1, 12.5]`; nothing for what is no median of several."""
+    of = figure["details"].get("of") or {}
+    if "p10" not in of or of.get("n", 0) < 2:  # noqa: PLR2004 - one request has no spread
+        return ""
+    return f"[{format_number(of['p10'])}, {format_number(of['p90'])}]"
+
+
+def again_text(figure: Mapping[str, Any]) -> str:
+    """The ratios of the later repeats, each with its own verdict word where that is another than the figure's."""
+    floor = figure["floor"]
+    again = floor["of_repeats"]
+    words = floor.get("words_of_repeats") or [figure["verdict"]] * len(again)
+    return ", ".join(
+        format_any(one) + (f" ({word})" if number(one) is not None and word != figure["verdict"] else "")
+        for one, word in zip(again, words, strict=True)
+    )
 
 
 def _why_not(arm: Mapping[str, Any], cell_id: str, measure: str) -> str:
     found = (one for cell in arm["speed"] if cell["cell_id"] == cell_id for one in cell["figures"])
     return next((reason(one["value"]) for one in found if one["measure"] == measure), "not measured")
+
+
+def _open_loops(measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    cells = (cell for arm in measured for cell in arm["speed"])
+    names = [cell["cell_id"] for cell in cells if any(one["measure"] in SCHEDULED for one in cell["figures"])]
+    if names:
+        yield (
+            f"in {', '.join(dict.fromkeys(names))} requests go out at a rate (r: that many a second), whatever comes back: an open loop, "
+            "whose latency is also told from when a request was due, so that a client that sends late is not hidden"
+        )
 
 
 def _remarks(measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -168,6 +199,7 @@ def _pair(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[st
     ]
     return {
         "label": pair["label"],
+        "undeclared_text": undeclared(pair),
         "candidate": pair["candidate"],
         "baseline": pair["baseline"],
         "sentences": [
@@ -179,8 +211,22 @@ def _pair(pair: Mapping[str, Any], terms: Mapping[str, Any], anchors: Mapping[st
         ],
         "labels": common,
         "rows": [_row(one, anchors, common) for one in figures],
+        "ranges": list(_ranges(figures, terms)),
         "why": [_why(one) for one in pair["speed"]["explanation"]["cells"]],
     }  # fmt: skip
+
+
+def _ranges(figures: Sequence[Mapping[str, Any]], terms: Mapping[str, Any]) -> Iterator[str]:
+    """Of each figure at each length and width: from the least to the largest ratio over several kinds of content."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for one in figures:
+        kind, _, rest = str(one["population"]).partition("-")  # no name of a kind has a hyphen
+        found.setdefault((one["measure"], rest), []).append((float(one["value"]), kind))
+    for (measure, rest), ratios in found.items():
+        if len(ratios) > 1:
+            (low, least), (high, most) = min(ratios), max(ratios)
+            title = terms.get(measure, {}).get("title", measure)
+            yield f"{title}, {rest}: {format_number(low)} ({least}) to {format_number(high)} ({most}) over {len(ratios)} kinds of content"
 
 
 def _row(one: Mapping[str, Any], anchors: Mapping[str, str], common: Sequence[str]) -> dict[str, Any]:
@@ -189,13 +235,13 @@ def _row(one: Mapping[str, Any], anchors: Mapping[str, str], common: Sequence[st
         **value_parts(one["value"], one["interval"] if format_interval(one["interval"]) else None),
         "anchor": anchors.get(one["figure_id"]), "id": one["figure_id"], "cell": one["population"], "measure": one["measure"],
         "candidate": format_any(one["candidate_value"]), "baseline": format_any(one["baseline_value"]), "unit": one["value_unit"],
-        "verdict": one["verdict"], "again": ", ".join(format_any(again) for again in one["floor"]["of_repeats"]) or "not repeated",
+        "verdict": one["verdict"], "again": again_text(one) or "not repeated",
         "labels": "; ".join(text for text in one["labels"] if text not in common),
     }  # fmt: skip
 
 
 def _is_headline(measure: str) -> bool:
-    return _INSTEAD.get(measure, measure) in HEADLINES
+    return _INSTEAD.get(measure, measure) in (*HEADLINES, *SCHEDULED)
 
 
 def _why(cell: Mapping[str, Any]) -> str:

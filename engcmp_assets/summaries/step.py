@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from engcmp_assets.kernel.blocks import WORDS, blocks_of_arm, not_asked
+from engcmp_assets.kernel.early_measurements import early_blocks, words_of_early
 from engcmp_assets.kernel.fields import ScorePath
 from engcmp_assets.kernel.looks import Looks, declared_looks
-from engcmp_assets.kernel.names import ALL, CELLS, checkpoint_output, scored_rows
+from engcmp_assets.kernel.names import ALL, CELLS, REPLY_CHECKS, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.receipts import Column
 from engcmp_assets.kernel.records import ArmKey, Check, Figure, Interval, Missing, plain
 from engcmp_assets.kernel.row_table import RowTable, row_table
+from engcmp_assets.kernel.source_outputs import checkpoint_output
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import parquet_bytes, read_parquet
-from engcmp_assets.kernel.work import Made, Product, Step, Use, Work, output_blob
+from engcmp_assets.kernel.work import SEEN, Made, Product, Session, Source, Step, Use, Work, output_blob
+from engcmp_assets.long_output_checks.step import CHECKS_FILE
+from engcmp_assets.sources.published import file_sources, sizes_of
 from engcmp_assets.summaries.figures import arm_figures
+from engcmp_assets.summaries.replies import reply_groups
 from engcmp_assets.summaries.speed import speed_cells
 from engcmp_assets.throughput_cells.documents import arm_speeds
-from engcmp_assets.throughput_cells.step import CELLS_FILE
+from engcmp_assets.throughput_cells.step import CELLS_FILE, startup_of
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 
@@ -53,7 +60,14 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
         "panels": panels,
         "study": study.protocol.study,
         "arm": str(arm),
-    }
+    } | ({"not_asked": lacking} if arm is not None and (lacking := not_asked(study.protocol, arm)) else {})
+
+
+def seen(session: Session, inputs: Collection[Source]) -> dict[str, Any]:
+    """Why what was measured of the arm is no primary result, by block; {} where all of it may be one."""
+    arm = next((name for artifact, name in inputs if artifact == "sources" and name is not None), None)
+    early = early_blocks(session, ArmKey.parse(arm)) if arm else {}
+    return {"before_freeze": early} if early else {}
 
 
 def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: ScorePath | None = None) -> tuple[RowTable, Looks]:
@@ -67,12 +81,26 @@ def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: ScorePath | None = 
 
 
 def figures_of(work: Work, arm: ArmKey) -> list[Figure]:
-    """Every declared look at the arm, panel by panel."""
+    """Every declared look at the arm, panel by panel; none of an arm of which the protocol asks for no rows."""
     figures: list[Figure] = []
+    if "q" not in blocks_of_arm(work.study.protocol, arm):
+        return figures
     for panel in work.study.protocol.panels:
         table, looks = panel_rows(work, arm, panel)
         figures += arm_figures(work.study.protocol.study, arm, panel, table, looks)
-    return figures
+    return [_demoted(figure, _early(work, "q")) for figure in figures]
+
+
+def _early(work: Work, block: str) -> str | None:
+    found: str | None = work.parameters.get(SEEN, {}).get("before_freeze", {}).get(block)
+    return found
+
+
+def _demoted(figure: Figure, early: str | None) -> Figure:
+    """A figure that rests on a measurement from before the freeze says so, and is never primary."""
+    if early is None:
+        return figure
+    return replace(figure, details={**figure.details, "primary": False, "before_freeze": words_of_early(early)})
 
 
 def make(work: Work) -> Made:
@@ -94,30 +122,73 @@ def make(work: Work) -> Made:
         ],
         figures=figures,
         checks=[Check("every_look_has_a_value", len(complete) == len(figures), words, {"looks": len(figures)})],
+        flags=[
+            f"{WORDS[block]}: {words_of_early(why)}"
+            for block, why in work.parameters.get(SEEN, {}).get("before_freeze", {}).items()
+        ],
         details={"panels": {name: work.study.panel(name).rows for name in work.study.protocol.panels}},
     )
 
 
 def arm_document(work: Work, arm: ArmKey, figures: Sequence[Figure]) -> dict[str, Any]:
     """An arm as SUMMARY.json holds it; rows and windows are those of the first panel, which the headline is of."""
+    protocol, blocks = work.study.protocol, blocks_of_arm(work.study.protocol, arm)
+    lacking, early = not_asked(protocol, arm), work.parameters.get(SEEN, {}).get("before_freeze", {})
+    return {
+        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
+        "reason": None, **(_rows(work) if "q" in blocks else {}),
+        "file_bytes": _file_bytes(work, arm),
+        "figures": plain(list(figures)),
+        **(_speed(work, arm) if "t" in blocks else {}),
+        **({"replies": _replies(work, arm)} if "l" in blocks else {}),
+        **({"not_asked": {WORDS[block]: {"missing": why} for block, why in lacking.items()}} if lacking else {}),
+        **({"before_freeze": {WORDS[block]: words_of_early(why) for block, why in early.items()}} if early else {}),
+    }  # fmt: skip
+
+
+def _file_bytes(work: Work, arm: ArmKey) -> int:
+    """The size of what the arm serves: of a file, or of all files of a published checkpoint."""
+    name = checkpoint_output(work.study.protocol, arm)
+    if name in file_sources(work.study, arm):
+        return sizes_of(work.store, work.receipt("sources"), name)
+    return output_blob(work.receipt("sources"), name).bytes
+
+
+def _rows(work: Work) -> dict[str, Any]:
+    """How the rows of the first panel were taken."""
     protocol = work.study.protocol
     panel = work.study.panel(next(iter(protocol.panels)))
     path = protocol.capture.main_path(panel.panel)
     plan = protocol.capture.plan_of(path)
     launches, repeats = (plan.launches, plan.repeats) if plan else (0, 0)
     return {
-        "arm": str(arm), "checkpoint": arm.checkpoint, "engine": arm.engine, "version": arm.version, "state": "measured",
-        "reason": None, "runs": launches * repeats, "launches": launches, "repeats": repeats,
-        "rows": panel.rows, "windows": len(panel.windows), "score_path": path,
-        "file_bytes": output_blob(work.receipt("sources"), checkpoint_output(arm)).bytes,
-        "figures": plain(list(figures)),
-        **({"speed": _speed(work, arm)} if protocol.throughput else {}),
+        "runs": launches * repeats, "launches": launches, "repeats": repeats, "rows": panel.rows,
+        "windows": len(panel.windows), "score_path": path,
     }  # fmt: skip
 
 
-def _speed(work: Work, arm: ArmKey) -> list[dict[str, Any]]:
-    document = json.loads(work.file(CELLS, CELLS_FILE, arm).read_bytes())
-    return speed_cells(document, arm_speeds(work.study.protocol.study, arm, document))
+def _speed(work: Work, arm: ArmKey) -> dict[str, Any]:
+    study, document = work.study.protocol.study, json.loads(work.file(CELLS, CELLS_FILE, arm).read_bytes())
+    early = _early(work, "t")
+    speeds = [_demoted(figure, early) for figure in arm_speeds(study, arm, document)]
+    found: dict[str, Any] = {"speed": speed_cells(document, speeds)}
+    if early:  # stands where each cell's flags do, so that tables say it
+        found["speed"] = [cell | {"labels": [*cell["labels"], words_of_early(early)]} for cell in found["speed"]]
+    if "startup" in document:
+        started = [_demoted(figure, early) for figure in startup_of(study, arm, document)]
+        found["startup"] = document["startup"] | {"figures": plain(started)}
+    return found
+
+
+def _replies(work: Work, arm: ArmKey) -> dict[str, Any]:
+    found = reply_groups(json.loads(work.file(REPLY_CHECKS, CHECKS_FILE, arm).read_bytes()))
+    early = _early(work, "l")
+    if early:
+        words = words_of_early(early)
+        for group in found["groups"]:
+            for figure in group["figures"]:
+                figure["details"] = figure["details"] | {"primary": False, "before_freeze": words}
+    return found
 
 
 def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
@@ -143,7 +214,9 @@ def _table(figures: Sequence[Figure]) -> dict[str, list[Any]]:
 
 def _plot(arm: ArmKey, figures: Sequence[Figure]) -> bytes:
     rows = [dot_row(figure.population, figure, "all" if figure.population == ALL else "block") for figure in figures]
-    measures = " and ".join(dict.fromkeys(figure.measure for figure in figures))
+    if not rows:
+        rows = [DotRow("no rows", None, None, None, "all", "the protocol asks for no rows of this arm")]
+    measures = " and ".join(dict.fromkeys(figure.measure for figure in figures)) or "of no measure"
     return dots_with_intervals(f"{arm}: distance from the reference", rows, unit=f"nats ({measures})", zero_line=True)
 
 
@@ -167,17 +240,19 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="1",
+        version="2",
         uses=(
             Use("frozen_protocol", "study", ()),
-            Use("sources", "arm", lambda arm: (checkpoint_output(arm),)),
+            Use("sources", "arm", lambda study, arm: (checkpoint_output(study.protocol, arm),)),
             Use("scores", "arm", tuple(scored_rows(name) for name in study.protocol.panels)),
             Use("tails", "arm", ()),
             *([Use(CELLS, "arm", (CELLS_FILE,))] if study.protocol.throughput else []),
+            *([Use(REPLY_CHECKS, "arm", (CHECKS_FILE,))] if study.protocol.long_replies else []),
         ),
         per_arm=True,
         parameters=parameters,
         make=make,
+        seen=seen,
         measures=tuple(sorted({name for plan in study.protocol.panels.values() for name in plan.measures})),
         columns=COLUMNS,
         checks={"every_look_has_a_value": "Each measure that the protocol declares has a value on each population"},

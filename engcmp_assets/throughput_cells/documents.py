@@ -48,9 +48,11 @@ def _cell(events: pl.DataFrame, requests: pl.DataFrame, known: Cell, session: Ma
     before = known["engine"].get("before", {})
     busy = int(before.get("running", 0) + before.get("waiting", 0))
     flags = [*found["flags"], *([f"the engine was not idle before: {busy} requests"] if busy else [])]
-    document: dict[str, Any] = plain(
-        found | {"flags": flags, "loop": known["loop"], "warmup": known["warmup"], "start": session["start"]}
-    )
+    sent = session.get("prompts", {})
+    labels = [f"prompts were sent as chats: {sent['why']}"] if sent.get("sent_as") == "chats" else []
+    more = {"flags": flags, "labels": [*found["labels"], *labels], "start": session["start"]}
+    more |= {"recounted": known["recounted"]} if "recounted" in known else {}  # replies were not always counted again
+    document: dict[str, Any] = plain(found | more | {"loop": known["loop"], "warmup": known["warmup"]})
     return document
 
 

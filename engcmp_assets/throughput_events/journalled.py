@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engcmp_assets.captured_rows.journalled import KILLED
+from engcmp_assets.captured_rows.journalled import ABOUT
+from engcmp_assets.engine_launch.journalled import ServingStarts
 from engcmp_assets.engine_launch.serving import ServingSpec, plan_of, serving_spec
 from engcmp_assets.engine_launch.serving import step as launch_step
 from engcmp_assets.kernel.names import EVENTS, LOAD_PLAN, PROMPTS
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.startup_tables import StartupPlan
 from engcmp_assets.kernel.throughput_tables import ThroughputPlan
 from engcmp_assets.kernel.work import Done, Session, Work, output_blob, prepare
 from engcmp_assets.throughput_events.plan import Index, Texts, parse_index, texts_by_kind
+from engcmp_assets.throughput_events.startup import DOCUMENT
 from engcmp_assets.throughput_events.step import EVENTS_VERSION
-from engcmp_resources.canonical import sha256_of
+from engcmp_resources.canonical import canonical_bytes, sha256_of
+from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.journal import Journal
 
+SCRATCH = "capture-speed-"
+"""How the scratch folders of unfinished measurements of speed begin."""
+
 
 @dataclass(frozen=True)
-class Speed:
+class Speed(ServingStarts):
     """An arm's speed in progress: each repeat has a folder, in which its finished cells are."""
 
     work: Work
@@ -39,38 +45,22 @@ class Speed:
     def plan(self) -> ThroughputPlan:
         return plan_of(self.work.study)
 
+    @property
+    def startup(self) -> StartupPlan | None:
+        return self.work.study.protocol.startup
+
+    @property
+    def startup_folder(self) -> Path:
+        """Where what was measured of the start-up is kept; whole once its document is there."""
+        return self.journal.path.with_name("startup")
+
+    def lacks_startup(self) -> bool:
+        """Whether the start-up is declared and not measured whole."""
+        return self.startup is not None and not (self.startup_folder / DOCUMENT).is_file()
+
     def folder(self, repeat: int) -> Path:
         """Where the cells of a repeat are kept."""
         return self.journal.path.with_name(f"repeat-{repeat}")
-
-    def starts(self) -> list[dict[str, Any]]:
-        """The starts, each with what was seen of the GPUs before it and after its end, and why it is void, if it is."""
-        ends, voids = self._by_start("end"), self._by_start("void")
-        return [
-            entry
-            | {"gpus_after": ends.get(entry["start"], {}).get("gpus_after", KILLED)}
-            | ({"void": voids[entry["start"]]["reasons"]} if entry["start"] in voids else {})
-            for entry in self.journal.entries
-            if entry["kind"] == "start"
-        ]
-
-    def _by_start(self, kind: str) -> dict[int, dict[str, Any]]:
-        return {entry["start"]: entry for entry in self.journal.entries if entry["kind"] == kind}
-
-    def add_start(self, start: int, repeat: int, facts: Mapping[str, Any], gpus_before: Mapping[str, Any]) -> None:
-        self.journal.append(
-            {
-                "kind": "start", "start": start, "launch": repeat, "path": "serving", "facts": dict(facts),
-                "gpus_before": dict(gpus_before),
-            }
-        )  # fmt: skip
-
-    def add_end(self, start: int, gpus_after: Mapping[str, Any]) -> None:
-        self.journal.append({"kind": "end", "start": start, "gpus_after": dict(gpus_after)})
-
-    def add_void(self, start: int, reasons: Sequence[str]) -> None:
-        """What the start measured does not count: its cells are missing from now on."""
-        self.journal.append({"kind": "void", "start": start, "reasons": list(reasons)})
 
     def add_repeat(self, repeat: int, began_at_s: float, ended_at_s: float) -> None:
         """A repeat is whole; `ended_at_s` is what the least time to the next one is counted from. Seconds of the wall clock."""
@@ -92,6 +82,9 @@ class Speed:
     def drop_void(self) -> None:
         """Remove the cells of void starts: they are measured again."""
         void = {start["start"] for start in self.starts() if "void" in start}
+        document = self.startup_folder / DOCUMENT
+        if document.is_file() and void & {one["start"] for one in json.loads(document.read_bytes())["starts"]}:
+            shutil.rmtree(self.startup_folder)
         for repeat in range(1, self.plan.repeats + 1):
             record = self.folder(repeat) / "run.json"
             if not void or not record.is_file():
@@ -109,6 +102,28 @@ def open_speed(session: Session, arm: ArmKey, *, remeasure: bool) -> Speed:
 
     Raises EngcmpError where the prompt set was not made yet.
     """
+    work, prompts, spec, scratch = _asked(session, arm, remeasure=remeasure)
+    index, texts = frozen_prompts(session, prompts)
+    folder = session.store.scratch(scratch)
+    replace_visible(folder / ABOUT, canonical_bytes({"study": session.study.protocol.study, "arm": str(arm)}))
+    return Speed(work, spec, index, texts, Journal(folder / "journal.jsonl"), scratch)
+
+
+def speed_names(session: Session, arm: ArmKey) -> set[str]:
+    """The scratch folders in which a run of `arm` would go on, as `capture_names`; none where the study measures no speed."""
+    if session.study.protocol.throughput is None:
+        return set()
+    return {_asked(session, arm, remeasure=again)[-1] for again in (False, True)}
+
+
+def finished_parts(folder: Path) -> int:
+    """How many finished cells, and whole start-ups, an unfinished measurement of speed holds."""
+    cells = sum(1 for part in folder.glob("repeat-*/parts/*") if part.is_dir() and not part.name.startswith("."))
+    return cells + (folder / "startup" / DOCUMENT).is_file()
+
+
+def _asked(session: Session, arm: ArmKey, *, remeasure: bool) -> tuple[Work, Done, ServingSpec, str]:
+    """What a measurement is of, and the name of its scratch folder, which follows from that."""
     work = prepare(session, launch_step(session.study), arm, remeasure=remeasure)
     prompts = session.sound("prompt_set", arm)
     if prompts is None:
@@ -120,9 +135,7 @@ def open_speed(session: Session, arm: ArmKey, *, remeasure: bool) -> Speed:
         spec.as_json(), dict(work.step.parameters(session.study, arm)), part_id(prompts.receipt, (LOAD_PLAN, PROMPTS)), EVENTS_VERSION,
         again,
     ]  # fmt: skip
-    scratch = f"capture-speed-{sha256_of(asked)[:24]}"
-    index, texts = frozen_prompts(session, prompts)
-    return Speed(work, spec, index, texts, Journal(session.store.scratch(scratch) / "journal.jsonl"), scratch)
+    return work, prompts, spec, f"{SCRATCH}{sha256_of(asked)[:24]}"
 
 
 def frozen_prompts(session: Session, prompts: Done) -> tuple[Index, Texts]:

@@ -6,29 +6,30 @@ It is resumable by cell: a finished cell is on disk before the next one starts, 
 from __future__ import annotations
 
 import datetime
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Protocol
 
-from engcmp_assets.captured_rows.running import launch_place
 from engcmp_assets.captured_rows.watching import Holding, engine_held, judge_killed_starts, samples_of_starts, watched
+from engcmp_assets.engine_launch.served import Served, served
 from engcmp_assets.engine_launch.serving import serving_made
 from engcmp_assets.engine_launch.serving import step as launch_step
-from engcmp_assets.kernel.engine_tables import ProcessEngine
-from engcmp_assets.kernel.names import LIBRARY, SERVING, checkpoint_output
+from engcmp_assets.kernel.names import SERVING
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.work import Done, Session, Step, answer_from_store, prepare, record
 from engcmp_assets.throughput_events.journalled import Speed, open_speed
 from engcmp_assets.throughput_events.plan import load_plan
+from engcmp_assets.throughput_events.prompt_form import PromptForm, own_tokenizer, prompt_form
+from engcmp_assets.throughput_events.startup import memory_now, prefix_plan, probe, start_record, write_document
 from engcmp_assets.throughput_events.step import events_made, sessions_document
 from engcmp_assets.throughput_events.step import step as events_step
 from engcmp_assets.throughput_events.steps import Target, measure_plan
 from engcmp_resources.canonical import parse_json, sha256_of
-from engcmp_resources.engines.base import LaunchSpec, start_serving
-from engcmp_resources.engines.servers import Endpoint, start_server
+from engcmp_resources.engines.base import LaunchSpec
+from engcmp_resources.engines.servers import checked_settings
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.streams import Address
 from engcmp_resources.locks import host_lock
@@ -36,6 +37,20 @@ from engcmp_resources.locks import host_lock
 Ready = Callable[[Mapping[str, Any]], None]
 _LONGEST_WAIT_S = 12 * 3600.0
 _TOLD_EACH_S = 60.0
+
+
+class Also(Protocol):
+    """What else is measured in the last start of a speed, once that is whole."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether anything of it is still to be measured."""
+
+    def within(self, start: int, engine: Served, gpus_before: Mapping[str, Any]) -> None:
+        """Measure it in this start; what fails is kept for later."""
+
+    def ended(self, starts: Sequence[Mapping[str, Any]]) -> None:
+        """The starts as they are known once this one has ended."""
 
 
 def speed_steps(study: Study) -> tuple[Step, ...]:
@@ -51,11 +66,13 @@ def measure_speed(
     remeasure: bool = False,
     until_repeat: int | None = None,
     ready: Ready = lambda _facts: None,
+    also: Also | None = None,
 ) -> Iterator[Done]:
     """Yield the launch and the events of `arm`, from the store or by running its engine.
 
     `artifacts` chooses among those of `speed_steps` (default: all). With `until_repeat` it stops after that repeat and yields nothing
-    unless all are measured: so repeats of several arms can take turns. `ready` is told the facts of each start. Raises EngcmpError before
+    unless all are measured: so repeats of several arms can take turns. `ready` is told the facts of each start; `also` goes on in the
+    last one. Raises EngcmpError before
     anything is timed for a prompt that is not the frozen one, an engine that is busy and a client that does not keep up, and for an
     engine that fails; cells that were finished before stay and are not measured again.
     """
@@ -69,9 +86,12 @@ def measure_speed(
     judge_killed_starts(speed)
     speed.drop_void()
     load_plan(speed.index, 1, speed.texts, model="-")  # what is refused is refused before an engine is started
+    prefix_plan(speed.index, speed.texts, 1, model="-")
+    if speed.lacks_startup():
+        _measure_startup(speed, ready)
     last = min(until_repeat or speed.plan.repeats, speed.plan.repeats)
-    _measure(speed, [repeat for repeat in speed.missing() if repeat <= last], ready)
-    if speed.missing():
+    _measure(speed, [repeat for repeat in speed.missing() if repeat <= last], ready, also)
+    if speed.missing() or speed.lacks_startup():
         return
     yield from _recorded(session, arm, speed, wanted, remeasure=remeasure, started_at=started_at)
     if len(wanted) == len(speed_steps(session.study)):
@@ -113,7 +133,9 @@ def _recorded(
         repeats = [whole[repeat] | {"document": _document(speed, repeat)} for repeat in sorted(whole)]
         work = prepare(session, step, arm, remeasure=remeasure)
         folders = [speed.folder(repeat) for repeat in sorted(whole)]
-        yield record(work, events_made(speed.index, sessions_document(repeats), folders), started_at=started_at)
+        startup = speed.startup_folder if speed.startup else None
+        made = events_made(speed.index, sessions_document(repeats), folders, startup=startup)
+        yield record(work, made, started_at=started_at)
 
 
 def _document(speed: Speed, repeat: int) -> dict[str, Any]:
@@ -124,20 +146,24 @@ def _document(speed: Speed, repeat: int) -> dict[str, Any]:
     return found
 
 
-def _measure(speed: Speed, repeats: Sequence[int], ready: Ready) -> None:
+def _measure(speed: Speed, repeats: Sequence[int], ready: Ready, also: Also | None) -> None:
     """Measure these repeats: each in a start of its own, or all of them in one."""
     groups = [[repeat] for repeat in repeats] if speed.plan.start_each_repeat else [list(repeats)] if repeats else []
     for group in groups:
         _wait_for_turn(speed, group[0])
-        with engine_held(speed) as holding:
-            _run_start(speed, group, holding, ready)
+        try:
+            with engine_held(speed) as holding:
+                _run_start(speed, group, holding, ready, also)
+        finally:
+            if also is not None:
+                also.ended(speed.starts())
 
 
-def _run_start(speed: Speed, repeats: Sequence[int], holding: Holding, ready: Ready) -> None:
+def _run_start(speed: Speed, repeats: Sequence[int], holding: Holding, ready: Ready, also: Also | None) -> None:
     """One start of the engine: prove it, then measure the cells that these repeats still lack."""
     work, arm, start = speed.work, speed.work.arm, len(speed.starts()) + 1
     work.say(f"repeat {repeats[0]} of {speed.plan.repeats}: starting {arm}, start {start}")
-    with watched(speed, start, holding.held) as watch, _serving(speed, start, holding.labels) as serving:
+    with watched(speed, start, holding.held) as watch, served(speed, start, holding.labels) as serving:
         _refuse_short_context(speed, serving)
         speed.add_start(start, repeats[0], serving.facts, watch.before)
         watch.ready(serving.facts)
@@ -147,28 +173,99 @@ def _run_start(speed: Speed, repeats: Sequence[int], holding: Holding, ready: Re
                 if number:
                     _wait_for_turn(speed, repeat)
                 _measure_repeat(speed, repeat, start, serving)
+            if also is not None and also.missing and not speed.missing():
+                also.within(start, serving, watch.before)
         finally:
             watch.stopping()
 
 
-def _measure_repeat(speed: Speed, repeat: int, start: int, serving: _Serving) -> None:
-    work = speed.work
-    plan = load_plan(speed.index, repeat, speed.texts, model=serving.endpoint.model)
-    target = Target(
+def _target(speed: Speed, start: int, serving: Served, form: PromptForm) -> Target:
+    return Target(
         Address.parse(serving.endpoint.url),
         serving.endpoint.key,
         warm_up=speed.plan.warmup,
         named=sha256_of(speed.spec.as_json()),
-        note={"start": start},
+        note={"start": start, **form.note},
         unchanged=serving.unchanged,
         strict=True,
+        tokenizer=own_tokenizer(speed),
     )
+
+
+def _measure_repeat(speed: Speed, repeat: int, start: int, serving: Served) -> None:
+    work = speed.work
+    form = prompt_form(speed, serving)
+    plan = load_plan(speed.index, repeat, speed.texts, model=serving.endpoint.model, chats=form.chats)
+    target = _target(speed, start, serving, form)
     with host_lock(alone=True, who=f"arm {work.arm}, timed", waiting=work.say, timeout_s=_LONGEST_WAIT_S):
         began_at_s = time.time()
         measure_plan(
             plan, target, speed.folder(repeat), calibrated=True, say=lambda text: work.say(f"repeat {repeat}: {text}")
         )
         speed.add_repeat(repeat, began_at_s, time.time())
+
+
+def _measure_startup(speed: Speed, ready: Ready) -> None:
+    """The declared starts, each timed with the machine to itself; the last one is asked what the study declares beside its load.
+
+    All in one go: what was measured before a kill is measured again, since what a prompt finds in a cache is one engine's.
+    """
+    work, plan = speed.work, speed.startup
+    if plan is None:
+        return
+    shutil.rmtree(speed.startup_folder, ignore_errors=True)
+    speed.startup_folder.mkdir(parents=True)
+    can_be_cold = _clears_caches(speed)
+    states = [state for state in plan.states if state == "warm" or can_be_cold]
+    document: dict[str, Any] = {"starts": []}
+    if plan.cold_starts and not can_be_cold:
+        document["no_cold_start"] = "the engine's kind declares no cache that it can clear"
+    for number, state in enumerate(states, 1):
+        with engine_held(speed) as holding:
+            start = len(speed.starts()) + 1
+            work.say(f"start-up {number} of {len(states)}: starting {work.arm} {state}, start {start}")
+            with watched(speed, start, holding.held) as watch, ExitStack() as stack:
+                # No analysis runs meanwhile: it would be read as the engine's.
+                who = f"arm {work.arm}, its start timed"
+                stack.enter_context(host_lock(alone=True, who=who, waiting=work.say, timeout_s=_LONGEST_WAIT_S))
+                serving = stack.enter_context(served(speed, start, holding.labels, cold=state == "cold"))
+                _refuse_short_context(speed, serving)
+                speed.add_start(start, 0, serving.facts, watch.before)
+                watch.ready(serving.facts)
+                ready(serving.facts)
+                document["starts"].append(start_record(start, state, serving.facts))
+                if number == len(states):
+                    document |= _probed(speed, start, serving, holding.labels)
+                watch.stopping()
+    write_document(speed.startup_folder, document)
+
+
+def _clears_caches(speed: Speed) -> bool:
+    spec = speed.spec.launch
+    return isinstance(spec, LaunchSpec) or checked_settings(spec.kind, spec.settings, where="protocol").clears_caches
+
+
+def _probed(speed: Speed, start: int, serving: Served, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What the last start is asked, and what it states and holds before and after."""
+    work, plan, facts = speed.work, speed.startup, serving.facts
+    unstated = {"missing": "the engine does not state it"}
+    found: dict[str, Any] = {
+        "kv_pool": facts.get("kv_pool") or unstated,
+        "thinking_stated": facts.get("thinking") or unstated,
+        "memory": {"ready": memory_now(labels, facts)},
+    }
+    if plan is not None and (plan.prefix or plan.thinking):
+        model, form = serving.endpoint.model, prompt_form(speed, serving)
+
+        def say(text: str) -> None:
+            work.say(f"start-up: {text}")
+
+        target = _target(speed, start, serving, form)
+        found |= probe(
+            speed.startup_folder, plan, speed.index, speed.texts, target, model=model, say=say, chats=form.chats
+        )
+        found["memory"]["after"] = memory_now(labels, facts)
+    return found
 
 
 def _wait_for_turn(speed: Speed, repeat: int) -> None:
@@ -182,41 +279,7 @@ def _wait_for_turn(speed: Speed, repeat: int) -> None:
         time.sleep(min(left, _TOLD_EACH_S))
 
 
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    """A running engine that takes the load; `unchanged` raises where it is not the one that was started."""
-
-    endpoint: Endpoint
-    facts: Mapping[str, Any]
-    unchanged: Callable[[], None]
-
-
-@contextmanager
-def _serving(speed: Speed, start: int, labels: Mapping[str, str]) -> Iterator[_Serving]:
-    """Start the arm's engine for its load, whatever its kind; it ends with the context."""
-    work, spec = speed.work, speed.spec.launch
-    arm = work.arm
-    if arm is None:
-        raise EngcmpError("a launch belongs to an arm", remedy="choose a partition")
-    log = speed.journal.path.with_name(f"engine-{start}.log")
-    if not isinstance(spec, LaunchSpec):
-        with (
-            launch_place(work, arm, log.with_name(f"start-{start}"), labels=labels, log=log) as place,
-            start_server(spec, place, mode="serving") as server,
-        ):
-            yield _Serving(server.endpoint, server.facts, server.refuse_changed)
-        return
-    engine = work.study.protocol.engine_of(arm)
-    if not isinstance(engine, ProcessEngine):
-        raise EngcmpError(f"{arm}: a server engine with the specification of a process", remedy="report this fault")
-    library, model = work.file("sources", LIBRARY), work.file("sources", checkpoint_output(arm))
-    with start_serving(
-        engine.kind, spec, slots=speed.spec.slots, library=library, model=model, log=log, environment=labels
-    ) as process:
-        yield _Serving(process.endpoint, process.facts, process.refuse_ended)
-
-
-def _refuse_short_context(speed: Speed, serving: _Serving) -> None:
+def _refuse_short_context(speed: Speed, serving: Served) -> None:
     context = serving.facts.get("n_ctx")
     if isinstance(context, int) and context < speed.plan.longest:
         raise EngcmpError(

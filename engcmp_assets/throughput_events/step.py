@@ -26,15 +26,17 @@ from engcmp_assets.kernel.throughput.event_tables import (
 )
 from engcmp_assets.kernel.work import Made, Product, Step, Use, Work
 from engcmp_assets.throughput_events.plan import Index
+from engcmp_assets.throughput_events.startup import DOCUMENT, TABLES, rows_of
 from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 
 EVENTS_VERSION = "1"
 SCHEMA = "engcmp.speed-sessions/1"
 EVENTS_FILE, REQUESTS_FILE, SESSIONS_FILE = "events.parquet", "requests.parquet", "sessions.json"
+STARTUP_FILE, STARTUP_EVENTS_FILE, STARTUP_REQUESTS_FILE = DOCUMENT, *(f"startup-{name}" for name in TABLES)
 _S = 1e9
 # What the cells of a repeat keep beside their events: what the client and the engine told.
-_KEPT = ("cell_id", "kind", "concurrency", "loop", "client", "engine", "warmup", "session")
+_KEPT = ("cell_id", "kind", "concurrency", "loop", "client", "engine", "warmup", "session", "recounted")
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
@@ -50,15 +52,17 @@ def sessions_document(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             {
                 "repeat": one["repeat"], "began_at_s": one["began_at_s"], "ended_at_s": one["ended_at_s"],
                 "sessions": one["document"]["sessions"],
-                "cells": [{name: cell[name] for name in _KEPT} for cell in one["document"]["cells"]],
+                "cells": [{name: cell[name] for name in _KEPT if name in cell} for cell in one["document"]["cells"]],
             }
             for one in repeats
         ],
     }  # fmt: skip
 
 
-def events_made(index: Index, sessions: Mapping[str, Any], folders: Sequence[Path]) -> Made:
-    """The artifact of a plan's repeats; each folder holds the two tables of one repeat, or of all."""
+def events_made(
+    index: Index, sessions: Mapping[str, Any], folders: Sequence[Path], *, startup: Path | None = None
+) -> Made:
+    """The artifact of a plan's repeats; each folder holds the two tables of one repeat, or of all, `startup` what was measured of it."""
     tables = {
         name: _joined(schema, [folder / name for folder in folders])
         for name, schema in ((EVENTS_FILE, EVENTS_SCHEMA), (REQUESTS_FILE, REQUESTS_SCHEMA))
@@ -95,6 +99,7 @@ def events_made(index: Index, sessions: Mapping[str, Any], folders: Sequence[Pat
             Product(EVENTS_FILE, "parquet", tables[EVENTS_FILE], rows=len(events), columns=EVENT_COLUMNS),
             Product(REQUESTS_FILE, "parquet", tables[REQUESTS_FILE], rows=len(requests), columns=REQUEST_COLUMNS),
             Product(SESSIONS_FILE, "json", canonical_bytes(dict(sessions))),
+            *(_startup_products(startup) if startup else ()),
             Product("plot.png", "png", plot, role="view"),
         ],
         checks=[
@@ -116,6 +121,19 @@ def events_made(index: Index, sessions: Mapping[str, Any], folders: Sequence[Pat
             "failed_requests": failed,
         },
     )  # fmt: skip
+
+
+def _startup_products(folder: Path) -> list[Product]:
+    tables = zip(TABLES, (EVENT_COLUMNS, REQUEST_COLUMNS), strict=True)
+    return [
+        Product(STARTUP_FILE, "json", (folder / DOCUMENT).read_bytes()),
+        *(
+            Product(
+                f"startup-{name}", "parquet", (folder / name).read_bytes(), rows=rows_of(folder / name), columns=columns
+            )
+            for name, columns in tables
+        ),
+    ]
 
 
 def _joined(schema: pa.Schema, files: Sequence[Path]) -> bytes:

@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engcmp_assets.kernel.progress import Progress, Say
-from engcmp_assets.kernel.records import plain
+from engcmp_assets.kernel.records import Missing, plain
 from engcmp_assets.kernel.throughput.cell_documents import cell_document
 from engcmp_assets.kernel.throughput.event_tables import (
-    EVENTS_SCHEMA,
-    REQUESTS_SCHEMA,
     events_bytes,
     events_of,
-    joined_bytes,
-    requests_table,
-    table_bytes,
+    requests_bytes,
 )
 from engcmp_assets.kernel.throughput.plans import (
     Plan,
     PlanCell,
     PlanRequest,
     Wishes,
-    plan_bytes,
+    cell_warm_up,
     request_body,
     short_request,
-    warm_up_requests,
 )
+from engcmp_assets.kernel.throughput.recounts import RECOUNTED, Recount, recounted
 from engcmp_assets.kernel.throughput.requests import request_records
 from engcmp_assets.kernel.throughput.stream_arrays import request_columns
-from engcmp_resources.canonical import canonical_bytes, parse_json, sha256_bytes
-from engcmp_resources.disk import disk_errors, make_folder, replace_visible, sync_folder
+from engcmp_assets.kernel.throughput.stream_events import reply_texts
+from engcmp_assets.throughput_events.cell_folders import (
+    EARLIER,
+    alone,
+    assembled,
+    keep,
+    opened,
+    part_of,
+    prepared,
+    set_aside,
+)
+from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.calibration import Calibration, calibrate
 from engcmp_resources.load.control import Control, EngineState, difference, granted
 from engcmp_resources.load.driving import Driven, Pace, Wire, drive
+from engcmp_resources.load.recounting import Recounter, recounter
 from engcmp_resources.load.streams import Address, Deadlines, Exchange
+from engcmp_resources.secrecy import hidden_secret
 
-SCHEMA = "engcmp.throughput/1"
 _IDLE_WAIT_S = 5.0
 _PATIENT = Deadlines()
 _CALIBRATIONS, _CALM_S = 10, 2.0  # of which one must be passed in a study, and the pause after one that was not
-_HIDDEN_KEY = "(the key)"
-_NAMES = ("events.parquet", "requests.parquet", "cell.json")
-_DIGESTS = "SHA256.json"  # of the three, so that a cell that was changed or cut is not joined to the others
+_REHEARSED = 2000  # token events: the memory that they take is asked for before something is timed
 
 
 def _nothing() -> None:
@@ -76,6 +78,7 @@ class Target:
     note: Mapping[str, Any] = field(default_factory=dict)
     unchanged: Callable[[], None] = _nothing
     strict: bool = False
+    tokenizer: Callable[[str], Sequence[int]] | None = None  # the checkpoint's own, where the server's cannot be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +91,34 @@ class _Session:
     wishes: Mapping[str, Wishes]
     number: int
     calibration: Calibration | None
+    recounter: Recounter | str
     say: Say
 
 
-def measure_plan(plan: Plan, target: Target, out: Path, *, calibrated: bool, say: Say) -> dict[str, Any]:
+def measure_plan(
+    plan: Plan,
+    target: Target,
+    out: Path,
+    *,
+    calibrated: bool,
+    say: Say,
+    again: Collection[str] = (),
+    again_failed: bool = False,
+) -> dict[str, Any]:
     """Measure the cells that `out` lacks and write events.parquet, requests.parquet and cells.json of all; gives the last as JSON.
 
-    Raises EngcmpError where `out` holds another plan's or server's cells or another process writes there, and where the server does not
-    answer, refuses plain requests or is not idle.
+    The cells `again`, and with `again_failed` those in which a request failed, are measured again; what was measured stays in
+    OUT/earlier. Raises EngcmpError where `out` holds another plan's or server's cells or another process writes there, and where the
+    server does not answer, refuses plain requests or is not idle.
     """
-    with _alone(out):
-        run = _opened(plan, target, out)
-        missing = [(number, cell) for number, cell in enumerate(plan.cells) if not _part(out, number).is_dir()]
+    with alone(out):
+        run = opened(plan, target.named or str(target.address), out)
+        for name in set_aside(plan, out, again, failed=again_failed):
+            say(f"cell {name} is measured again; what was measured before is kept in {out / EARLIER}")
+        missing = [(number, cell) for number, cell in enumerate(plan.cells) if not part_of(out, number).is_dir()]
         if missing:
             _measure(plan, target, out, run, missing, calibrated=calibrated, say=say)
-        return _assembled(plan, out, run)
+        return assembled(plan, out, run)
 
 
 def _measure(
@@ -130,21 +146,24 @@ def _measure(
     calibration = _kept_up(width, target, say) if target.strict else calibrate(width) if calibrated else None
     if calibration is not None and not calibration.passed:
         say(f"calibration: this client may be the limit: {'; '.join(calibration.reasons)}")
-    session = _Session(plan, target, control, wishes, len(run["sessions"]), calibration, say)
+    counts = recounter(control, plan.model, target.tokenizer)
+    session = _Session(plan, target, control, wishes, len(run["sessions"]), calibration, counts, say)
     found = {"missing": "it was left out"} if calibration is None else calibration.as_json()
     run["sessions"].append(
         {"began_utc": datetime.now(UTC).isoformat(timespec="seconds"), "calibration": found} | told | dict(target.note)
     )
     replace_visible(out / "run.json", canonical_bytes(run))
-    _rehearse(plan)
+    prepared(out)
+    _rehearse(plan, target)
     last = None
     for number, cell in missing:
-        warm = _warmed(session, cell, out) if cell.warmup is not None or cell.concurrency != last else None
+        before = cell_warm_up(cell, target.warm_up, last=last)
+        warm = None if before is None else _warmed(session, cell, before, out)
         last = cell.concurrency
         target.unchanged()
         kept = _measured(session, cell, f"cell {number + 1} of {len(plan.cells)}", warm, out)
         target.unchanged()
-        _keep(out, number, *kept)
+        keep(out, number, *kept)
 
 
 def _kept_up(width: int, target: Target, say: Say) -> Calibration:
@@ -200,8 +219,7 @@ def _driven(session: _Session, cell: PlanCell, requests: tuple[PlanRequest, ...]
     )
 
 
-def _warmed(session: _Session, cell: PlanCell, folder: Path) -> dict[str, Any]:
-    requests = warm_up_requests(cell, session.target.warm_up * min(cell.concurrency, len(cell.requests)))
+def _warmed(session: _Session, cell: PlanCell, requests: tuple[PlanRequest, ...], folder: Path) -> dict[str, Any]:
     if not requests:
         return {"requests": 0}
     driven = _driven(session, cell.model_copy(update={"rate_per_s": None}), requests, "warm-up of", folder)
@@ -215,12 +233,16 @@ def _measured(
     """A cell's two tables and its document, as bytes."""
     before = session.control.settled(_IDLE_WAIT_S)
     driven = _driven(session, cell, cell.requests, label, folder)
-    after = session.control.settled(_IDLE_WAIT_S)
-    records = []
+    # What stated nothing before has nothing to be set against.
+    after = before if before.why is not None else session.control.settled(_IDLE_WAIT_S)
+    records, counted = [], list[Recount]()
     for request, exchange in zip(cell.requests, driven.exchanges, strict=True):
         exchange.detail = _without_key(exchange.detail, session.target.key)
         one = request_records(session.plan, cell, request, exchange)
         one.row["detail"] = _without_key(one.row["detail"], session.target.key)
+        if isinstance(session.recounter, Recounter) and one.row["status"] == "ok" and len(counted) < RECOUNTED:
+            counts = [session.recounter.count(text) for text in reply_texts(exchange.content())]
+            counted.append(Recount(one.row["request_id"], one.row["n_tokens"], counts))
         exchange.body = bytearray()  # what was parsed is not needed again
         records.append(one)
     rows, events = [one.row for one in records], events_of(records)
@@ -240,22 +262,35 @@ def _measured(
         flags.append(f"the engine was not idle before: {before.busy} requests")
     if session.calibration is not None and not session.calibration.passed:
         flags.append("the calibration of the client failed")
+    by = session.recounter.by if isinstance(session.recounter, Recounter) else Missing(session.recounter)
+    document["recounted"] = recounted(counted, by)
     document |= {"flags": flags, "loop": loop, "repeat": cell.repeat, "session": session.number, "warmup": warm}
-    return events_bytes(events), table_bytes(requests_table(rows)), canonical_bytes(plain(document))
+    return events_bytes(events), requests_bytes(rows), canonical_bytes(plain(document))
 
 
-def _rehearse(plan: Plan) -> None:
-    """Use once what is used between cells, on a stream of two tokens: libraries load parts of themselves at their first use."""
+def _rehearse(plan: Plan, target: Target) -> None:
+    """Use once what is used within and between cells: libraries load parts of themselves at their first use.
+
+    Nothing is sent. The stream is long enough, and read often enough, that it has every figure.
+    """
+    drive(target.address, [], Pace(1), deadlines=target.deadlines)
     cell = plan.cells[0]
     chunk = b'data: {"choices":[{"delta":{"content":"a"},"token_ids":[1]}]}\n\n'
-    body = bytearray(chunk + chunk + b"data: [DONE]\n\n")
-    heard = Exchange(cell.requests[0].request_id, 1, t0_ns=1, done_at_ns=3, http_status=200, end="complete", body=body)
-    heard.read_ends.extend((len(chunk), len(body)))
-    heard.read_stamps.extend((2, 3))
+    body = bytearray(chunk * _REHEARSED + b"data: [DONE]\n\n")
+    heard = Exchange(
+        cell.requests[0].request_id, 1, t0_ns=1, done_at_ns=2 + _REHEARSED, http_status=200, end="complete", body=body
+    )
+    for number in range(1, _REHEARSED):
+        heard.read_ends.append(number * len(chunk))
+        heard.read_stamps.append(1 + number)
+    heard.read_ends.append(len(body))
+    heard.read_stamps.append(1 + _REHEARSED)
     one = request_records(plan, cell, cell.requests[0], heard)
-    events = events_of([one])
-    cell_document(events, request_columns([one.row]), {"cell_id": cell.cell_id, "concurrency": cell.concurrency})
+    events, columns = events_of([one]), request_columns([one.row])
+    document = cell_document(events, columns, {"cell_id": cell.cell_id, "concurrency": cell.concurrency})
+    canonical_bytes(plain(document))
     events_bytes(events)
+    requests_bytes([one.row])
 
 
 def _engine(before: EngineState, after: EngineState) -> dict[str, Any]:
@@ -266,104 +301,4 @@ def _engine(before: EngineState, after: EngineState) -> dict[str, Any]:
 
 
 def _without_key(text: str, key: str | None) -> str:
-    return text.replace(key, _HIDDEN_KEY) if key else text
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder; the kernel frees it however the process ends."""
-    with disk_errors(out):
-        make_folder(out)
-        descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise EngcmpError(
-                "another process measures into this folder", where=str(out), remedy="wait for it, or name another"
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _opened(plan: Plan, target: Target, out: Path) -> dict[str, Any]:
-    """What is known of the runs that wrote there before; the plan is put there by the first."""
-    path = out / "run.json"
-    ours = {"schema": SCHEMA, "plan_sha256": plan.sha256, "server": target.named or str(target.address)}
-    if not path.exists():
-        strange = [one.name for one in out.iterdir() if not one.name.startswith(".") and one.name != "plan.json"]
-        if strange:
-            raise EngcmpError(
-                f"the folder holds {sorted(strange)[0]}, not cells of a plan",
-                where=str(out),
-                remedy="name a new or empty one",
-            )
-        replace_visible(out / "plan.json", plan_bytes(plan))
-        return ours | {"sessions": []}
-    run = parse_json(path.read_bytes(), what="the record of earlier runs", where=str(path), remedy="name a new folder")
-    for name, what in (("schema", "a format"), ("plan_sha256", "a plan"), ("server", "a server")):
-        if run.get(name) != ours[name]:
-            raise EngcmpError(
-                f"the cells there are of {what} that is another: {run.get(name)}, not {ours[name]}", where=str(out),
-                remedy="name a new or empty folder",
-            )  # fmt: skip
-    found: dict[str, Any] = run
-    return found
-
-
-def _part(out: Path, number: int) -> Path:
-    return out / "parts" / f"{number:04d}"
-
-
-def _keep(out: Path, number: int, *contents: bytes) -> None:
-    """Put a finished cell in its place, whole or not at all."""
-    target = _part(out, number)
-    partial = target.with_name(f".{target.name}.partial")
-    with disk_errors(target):
-        make_folder(target.parent)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        digests = canonical_bytes({name: sha256_bytes(content) for name, content in zip(_NAMES, contents, strict=True)})
-        for name, content in zip((*_NAMES, _DIGESTS), (*contents, digests), strict=True):
-            with (partial / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        sync_folder(partial)
-        partial.rename(target)
-        sync_folder(target.parent)
-
-
-def _refuse_changed(part: Path) -> None:
-    """Raises EngcmpError where a finished cell is not as it was written."""
-    remedy = f"remove the folder {part.name}, and start again: only this cell is measured again"
-    try:
-        digests = parse_json((part / _DIGESTS).read_bytes(), what=_DIGESTS, where=str(part), remedy=remedy)
-        changed = [name for name in _NAMES if sha256_bytes((part / name).read_bytes()) != digests[name]]
-    except (OSError, KeyError, TypeError) as error:
-        raise EngcmpError(f"a finished cell is damaged: {error}", where=str(part), remedy=remedy) from error
-    if changed:
-        raise EngcmpError(
-            f"a finished cell was changed after it was written: {', '.join(changed)}", where=str(part), remedy=remedy
-        )
-
-
-def _assembled(plan: Plan, out: Path, run: dict[str, Any]) -> dict[str, Any]:
-    """The three files of all cells, made from the parts."""
-    parts = [_part(out, number) for number in range(len(plan.cells))]
-    for part in parts:
-        _refuse_changed(part)
-    for name, schema in (("events.parquet", EVENTS_SCHEMA), ("requests.parquet", REQUESTS_SCHEMA)):
-        files = [part / name for part in parts]
-        replace_visible(out / name, files[0].read_bytes() if len(files) == 1 else joined_bytes(schema, files))
-    where = "the cell's document"
-    cells = [
-        parse_json(
-            (part / "cell.json").read_bytes(), what=where, where=str(part), remedy="remove the folder of this cell"
-        )
-        for part in parts
-    ]
-    document = run | {"model": plan.model, "sampling": plan.sampling, "cells": cells}
-    replace_visible(out / "cells.json", canonical_bytes(document))
-    return document
+    return text.replace(key, hidden_secret(key)) if key else text

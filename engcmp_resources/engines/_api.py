@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engcmp_resources.containers import hidden_secret
 from engcmp_resources.disk import disk_errors
-from engcmp_resources.engines._llamacpp_http import BrokenOff, Late
+from engcmp_resources.engines._llamacpp_http import BrokenOff, Late, beginning
 from engcmp_resources.engines.servers import LIGHT_K, Capabilities, Endpoint, LightRows, RowsTaken, ScorePath
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import without_key, without_secrets
 
 __all__ = ["ApiClient", "ApiName", "BrokenOff", "Http", "Late", "make_client"]
 
@@ -36,9 +36,6 @@ NOT_STATED = "the API does not state it"
 _SHOWN_CHARACTERS = 120
 _ANSWER_BYTES = 64 << 20
 # Small letters are a server's own words, where `eos_token` is none.
-_SECRET = re.compile(
-    r"TOKEN$|(?i:(KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH|(HF|HUB|ACCESS|AUTH|API|BEARER)_TOKEN)$)"
-)
 _NAN = re.compile(rb"([:,\[]\s*)-?NaN(?=\s*[,}\]])")
 # Strings on which tokenizers differ: control tokens as text, runs of spaces, other scripts, digits, an empty one.
 PROBE_TEXTS = (
@@ -110,15 +107,15 @@ def make_client(
 
         return VllmApi(address, key=key, label=label, model=model, vocab=vocab)
     if api == "sglang":
-        from engcmp_resources.engines._sglang_http import SglangApi  # noqa: PLC0415
+        from engcmp_resources.engines._sglang_http import SglangApi  # noqa: PLC0415 - as above
 
         return SglangApi(address, key=key, label=label, model=model, vocab=vocab)
     if api == "cuteafd":
-        from engcmp_resources.engines._cuteafd_http import CuteafdApi  # noqa: PLC0415
+        from engcmp_resources.engines._cuteafd_http import CuteafdApi  # noqa: PLC0415 - as above
 
         return CuteafdApi(address, key=key, label=label, model=model, vocab=vocab, dump_root=dump_root)
     if api == "llama-server":
-        from engcmp_resources.engines._llamacpp_api import LlamaServerApi  # noqa: PLC0415
+        from engcmp_resources.engines._llamacpp_api import LlamaServerApi  # noqa: PLC0415 - as above
 
         return LlamaServerApi(address, key=key or "", label=label, model=model, vocab=vocab)
     raise EngcmpError(f"{label}: no API {api!r}", remedy="known: vllm, sglang, cuteafd, llama-server")
@@ -211,7 +208,7 @@ class Http:
             wait = headers.get("retry-after", "a time that it does not state")
             raise self.error(f"{doing}: the server is too busy (429) and asks to wait {wait} s", OTHERS, path)
         if status != httpx.codes.OK:
-            raise self.error(f"{doing}: HTTP status {status}: {beginning(content)}", READ_LOG, path)
+            raise self.error(f"{doing}: HTTP status {status}: {beginning(content, self._key)}", READ_LOG, path)
 
     def parsed(self, kind: type[_Answer], content: bytes, doing: str, path: str) -> _Answer:
         """JSON as `kind`, with null for NaN. Raises EngcmpError for what is no JSON, an error inside an answer, and another form."""
@@ -224,10 +221,16 @@ class Http:
             if not said:
                 return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as error:
-            raise self.error(f"{doing}: {error}: {beginning(content)}", UNKNOWN_FORM, path) from error
+            raise self.error(f"{doing}: {error}: {beginning(content, self._key)}", UNKNOWN_FORM, path) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self.error(f"{doing}: the answer is no JSON: {beginning(content)}", ANOTHER, path) from error
-        raise self.error(f"{doing}: an error inside an answer with status 200: {str(said)[:300]}", READ_LOG, path)
+            raise self.error(
+                f"{doing}: the answer is no JSON: {beginning(content, self._key)}", ANOTHER, path
+            ) from error
+        raise self.error(
+            f"{doing}: an error inside an answer with status 200: {without_key(str(said).encode(), self._key).decode()[:300]}",
+            READ_LOG,
+            path,
+        )
 
     def error(self, what: str, remedy: str, path: str = "") -> EngcmpError:
         """An error of this launch at this address."""
@@ -236,34 +239,6 @@ class Http:
 
 class _Said(msgspec.Struct):
     error: Any = None
-
-
-def beginning(content: bytes) -> str:
-    """The first characters of an answer, in one line."""
-    text = " ".join(content[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
-    return repr(text[:_SHOWN_CHARACTERS]) if text else "nothing"
-
-
-def is_secret(name: str) -> bool:
-    """Whether a setting or variable of this name holds a secret."""
-    return _SECRET.search(name) is not None
-
-
-def without_secrets(value: Any, key: str | None = None) -> Any:
-    """A JSON value with each secret replaced by its hash: what stands under the name of one, and `key` wherever it stands.
-
-    SGLang's statement of its settings holds its API key, and its launch command.
-    """
-    if isinstance(value, dict):
-        return {
-            name: hidden_secret(inner)
-            if is_secret(str(name)) and isinstance(inner, str)
-            else without_secrets(inner, key)
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [without_secrets(inner, key) for inner in value]
-    return value.replace(key, hidden_secret(key)) if isinstance(value, str) and key else value
 
 
 def stream_data(content: bytes) -> list[str]:

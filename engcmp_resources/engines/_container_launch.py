@@ -20,9 +20,14 @@ from engcmp_resources.engines.servers import LaunchPlace, ServerSpec
 
 
 class CapturingVllmSettings(VllmSettings):
-    """Kind `vllm`. `plugin`: the same launch with the capture plugin, which full rows at speed need (see `_vllm_capture`)."""
+    """Kind `vllm`. `plugin`: scoring launches with the capture plugin, which full rows at speed need (see `_vllm_capture`)."""
 
     plugin: bool = False
+
+
+def has_plugin(settings: ContainerSettings) -> bool:
+    """Whether a launch with these settings captures rows by the plugin."""
+    return isinstance(settings, CapturingVllmSettings) and settings.plugin
 
 
 @dataclass(frozen=True, slots=True)

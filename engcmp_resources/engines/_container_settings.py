@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from engcmp_resources.containers import Mount, hidden_secret
+from engcmp_resources.containers import Mount
 from engcmp_resources.engines._api import ApiName
 from engcmp_resources.engines.servers import DeclaredCapabilities, LaunchPlace, Settings
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 
 OWN_CODE = "engcmp"  # the name under which this package's own files can be mounted
 _KEY_TARGET = "/run/engcmp/key"

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engcmp_resources.canonical import sha256_bytes
-from engcmp_resources.containers import hidden_secret
-from engcmp_resources.engines._api import is_secret
 from engcmp_resources.engines._launcher_source import run_program
 from engcmp_resources.engines._launchers import Launch, Launched, launcher_environment
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret, is_secret
 
 PLACEHOLDERS = "the launch's scratch folder and the address where it listens are shown as {scratch} and {address}"
 _INSPECT_S = 30.0

@@ -67,7 +67,8 @@ def fetch_launcher(repository: str, commit: str, to: Path, *, deadline_s: float 
 def unpack_launcher(tar: Path, commit: str, folder: Path) -> None:
     """Unpack a tar of `fetch_launcher` into the new `folder`.
 
-    Raises EngcmpError for a tar of another commit, and for members that are no plain file, folder or link within it.
+    Raises EngcmpError for a tar of another commit, for members that are no plain file, folder or link within it, and for one that stands
+    twice.
     """
     with disk_errors(folder):
         folder.mkdir(mode=0o700)
@@ -82,6 +83,7 @@ def unpack_launcher(tar: Path, commit: str, folder: Path) -> None:
                 for member in archive:
                     left -= member.size
                     _unpack(archive, member, folder, tar, left)
+            _refuse_links_that_lead_out(folder, tar)
         except tarfile.TarError as error:
             raise EngcmpError(
                 f"the launcher's files cannot be read: {error}", where=str(tar), remedy="fetch them again"
@@ -183,6 +185,8 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, tar
         what = f"is beyond {_MOST_BYTES:,} bytes in all"
     elif target.parent.resolve() != (folder.resolve() / Path(*parts)).parent:
         what = "is below a link"
+    elif os.path.lexists(target) and not (member.isdir() and target.is_dir() and not target.is_symlink()):
+        what = "stands twice"  # a file that is written over a link would be written where that leads
     if what is not None:
         raise EngcmpError(
             f"the launcher's file {member.name!r} {what}", where=str(tar), remedy="use a repository that you trust"
@@ -195,5 +199,17 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, tar
         target.symlink_to(member.linkname)
         return
     content = archive.extractfile(member)
-    target.write_bytes(content.read() if content else b"")
+    with target.open("xb") as file:  # never through a link
+        file.write(content.read() if content else b"")
     target.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def _refuse_links_that_lead_out(folder: Path, tar: Path) -> None:
+    """What a link's text says may pass through other links, so where each really leads is asked when all are there."""
+    root = folder.resolve()
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+            raise EngcmpError(
+                f"the launcher's file {str(path.relative_to(folder))!r} is a link that leads out of the launcher", where=str(tar),
+                remedy="use a repository that you trust",
+            )  # fmt: skip

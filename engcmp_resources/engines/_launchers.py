@@ -23,7 +23,6 @@ from engcmp_resources.containers import (
     DockerHost,
     Image,
     LogFollower,
-    hidden_secret,
     tail_of,
 )
 from engcmp_resources.disk import disk_errors
@@ -39,6 +38,7 @@ from engcmp_resources.engines._leases import KEY_FOLDER, remove_lease, write_lea
 from engcmp_resources.engines._serving import is_loading
 from engcmp_resources.engines.servers import Capabilities, LaunchPlace, ServerSpec
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 from engcmp_resources.start_failures import remedy_for
 
 __all__ = [
@@ -108,6 +108,9 @@ def config_text(values: Mapping[str, str | int]) -> str:
 def launcher_environment(place: LaunchPlace, more: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a launcher: an allow-list of this process's own, the labels, and `more`."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    if place.hub is not None:
+        passed.pop("HF_HUB_CACHE", None)
+        passed["HF_HOME"] = str(place.hub)
     return passed | dict(place.labels) | dict(more)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from engcmp_resources.engines.servers import Endpoint
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import without_key
 
 _SHOWN_CHARACTERS = 120
 _ENTRY_BYTES = 1024  # no vocabulary's entries are this large on average; an answer without an end must not fill memory
@@ -240,14 +241,18 @@ class CompletionClient:
             ) from error
         if status != httpx.codes.OK:
             raise self._error(
-                f"{doing}: HTTP status {status}: {_beginning(content)}", "read the log of the engine", path
+                f"{doing}: HTTP status {status}: {beginning(content, self.endpoint.key)}",
+                "read the log of the engine",
+                path,
             )
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as error:  # JSON, but not of the form that is expected
-            raise self._error(f"{doing}: {error}: {_beginning(content)}", _ANOTHER, path) from error
+            raise self._error(f"{doing}: {error}: {beginning(content, self.endpoint.key)}", _ANOTHER, path) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._error(f"{doing}: the answer is no JSON: {_beginning(content)}", _ANOTHER, path) from error
+            raise self._error(
+                f"{doing}: the answer is no JSON: {beginning(content, self.endpoint.key)}", _ANOTHER, path
+            ) from error
 
     def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None, doing: str, until: float
@@ -274,9 +279,9 @@ class CompletionClient:
         return f"{self._address}{path}"
 
 
-def _beginning(content: bytes) -> str:
-    """The first characters of an answer, in one line."""
-    text = " ".join(content[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
+def beginning(content: bytes, key: str | None) -> str:
+    """The first characters of an answer, in one line and without the key it was asked with."""
+    text = " ".join(without_key(content, key)[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())
     return repr(text[:_SHOWN_CHARACTERS]) if text else "nothing"
 
 

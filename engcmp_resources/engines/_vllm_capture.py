@@ -1,6 +1,7 @@
 """The capture plugin of vLLM from outside: what a server is given so that it loads it, and what it wrote, checked and taken away.
 
-A launch with the plugin is the same launch with three variables and two folders more. See `vllm_plugin`.
+A launch with the plugin is the same launch with three variables and two folders more. A serving launch never has it, so that nothing of
+ours is timed with the engine. See `vllm_plugin`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engcmp_resources.engines.vllm_plugin.reading import MOUNTED, capture_notes,
 
 __all__ = [
     "MOUNTED", "WINDOW", "PluginFiles", "capture_folder", "capture_name", "in_container", "plugin_mounts", "shown_plugin_mounts",
-    "with_plugin",
+    "wanted_of", "with_plugin",
 ]  # fmt: skip
 WINDOW = "engcmp_window"  # the argument of a request that names its capture
 _PLUGIN = "engcmp_capture"  # as its entry point is called
@@ -45,6 +46,11 @@ def with_plugin(environment: Mapping[str, str], *, plugin: str, captures: str) -
     if _PLUGINS in environment:
         found[_PLUGINS] = ",".join(part for part in (environment[_PLUGINS], _PLUGIN) if part)
     return found
+
+
+def wanted_of(declared: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
+    """What a launch of a kind with the plugin must prove of what is declared: without it, as in a serving launch, no full rows."""
+    return {name: least for name, least in declared.items() if loaded or name != "rows"}
 
 
 def in_container(environment: Mapping[str, str]) -> dict[str, str]:

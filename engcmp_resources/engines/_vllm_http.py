@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_resources.engines import _proofs
+from engcmp_resources.engines import _vllm_company as company
 from engcmp_resources.engines._api import (
     NOT_STATED,
     OTHERS,
@@ -53,11 +54,22 @@ _STREAMED_TOKENS = 4
 
 
 class VllmApi:
-    """vLLM at `address`; see `ApiClient`. `captures` is where its capture plugin writes: full rows then come from there."""
+    """vLLM at `address`; see `ApiClient`. `captures` is where its capture plugin writes: full rows then come from there, each window
+    read beside `beside` other requests.
+    """
 
     def __init__(
-        self, address: str, *, key: str | None, label: str, model: str, vocab: int, captures: Path | None = None
+        self,
+        address: str,
+        *,
+        key: str | None,
+        label: str,
+        model: str,
+        vocab: int,
+        captures: Path | None = None,
+        beside: int = 0,
     ) -> None:
+        self._beside = beside
         self._http = Http(address, key=key, label=label)
         self._label, self._model, self._vocab = label, model, vocab
         self._plugin = None if captures is None else PluginFiles(captures, vocab)
@@ -189,13 +201,22 @@ class VllmApi:
         deadline_s: float,
     ) -> RowsTaken:
         """The rows that the plugin wrote of one request, held against that request's own answer; without `out` only checked."""
-        started, name = time.perf_counter(), capture_name(window_id)
-        asked = {"prompt_logprobs": 1, "vllm_xargs": {WINDOW: name}}
-        answer = self._complete(tokens, f"capturing window {window_id}", time.monotonic() + deadline_s, **asked)
-        rows = self._prompt_rows(answer, tokens, range(len(tokens) - 1), 1, window_id)
-        said = [float(values[ids == following][0]) for (ids, values), following in zip(rows, tokens[1:], strict=True)]
-        notes = self._notes(answer) | plugin.take(name, tokens, said, positions, out)
-        return RowsTaken(len(positions), time.perf_counter() - started, notes)
+        doing, until = f"capturing window {window_id}", time.monotonic() + deadline_s
+        more = {"max_tokens": company.COMPANION_TOKENS, "min_tokens": company.COMPANION_TOKENS, "ignore_eos": True}
+        other = self._body(_proofs.probe_tokens(None, self._vocab)[:4], **more)
+        for _ in range(company.TURNS):
+            started, name = time.perf_counter(), capture_name(window_id)
+            asked = {"prompt_logprobs": 1, "vllm_xargs": {WINDOW: name}}
+            with company.in_company(self._http, _COMPLETIONS, [other] * self._beside, doing, until):
+                answer = self._complete(tokens, doing, until, **asked)
+            rows = self._prompt_rows(answer, tokens, range(len(tokens) - 1), 1, window_id)
+            said = [
+                float(values[ids == following][0]) for (ids, values), following in zip(rows, tokens[1:], strict=True)
+            ]
+            notes = self._notes(answer) | plugin.take(name, tokens, said, positions, out)
+            if company.all_in_company(notes, self._beside):
+                return RowsTaken(len(positions), time.perf_counter() - started, notes)
+        raise company.never_in_company(self._label, window_id, self._beside)
 
     def _prove_plugin(self, plugin: PluginFiles, tokens: list[int], doing: str, until: float) -> str:
         """How it was proved that the plugin gives the rows of an answer. Raises EngcmpError where it does not."""

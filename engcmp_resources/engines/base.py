@@ -229,6 +229,7 @@ class ServingStarter(Protocol):
         model: Path,
         log: Path,
         environment: Mapping[str, str],
+        cold: bool = False,
         start_deadline_s: float = START_DEADLINE_S,
     ) -> AbstractContextManager[ServingEngine]: ...
 
@@ -368,15 +369,17 @@ def start_serving(
     model: Path,
     log: Path,
     environment: Mapping[str, str],
+    cold: bool = False,
     start_deadline_s: float = START_DEADLINE_S,
 ) -> AbstractContextManager[ServingEngine]:
     """Start an engine of `kind` as a server on 127.0.0.1 for a load; all else as with `start_engine`.
 
     It serves `slots` requests at a time, each with the context that `spec` asks for. It is ready when it has answered a request for one
-    token of the right model. Raises EngcmpError as `start_engine`.
+    token of the right model. `cold`: the caches that the kind can clear are cleared before, and named in the facts' `start_caches`.
+    Raises EngcmpError as `start_engine`.
     """
     if kind not in _SERVING and kind not in serving_kinds():
         raise EngcmpError(f"no engine kind {kind!r} takes a load", remedy=f"known kinds: {', '.join(serving_kinds())}")
     return _SERVING[kind](
-        spec, slots=slots, library=library, model=model, log=log, environment=environment, start_deadline_s=start_deadline_s
+        spec, slots=slots, library=library, model=model, log=log, environment=environment, cold=cold, start_deadline_s=start_deadline_s
     )  # fmt: skip

@@ -30,7 +30,7 @@ from engcmp_resources.engines.servers import (
     RunningServer,
     ServerSpec,
     Settings,
-    checked_settings,
+    launch_settings,
     refuse_lacking,
     register_server,
 )
@@ -111,9 +111,7 @@ def start_cuteafd(
 
     `spec.identities` has `commit` (of the launcher) and `image`; `place.files["launcher"]` is the tar of `fetch_launcher`.
     """
-    settings = checked_settings(spec.kind, spec.settings, where=place.label)
-    if not isinstance(settings, CuteafdSettings):
-        raise TypeError("kind cuteafd is registered with other settings")
+    settings = launch_settings(spec, place, CuteafdSettings)
     until = time.monotonic() + start_deadline_s
     with ExitStack() as stack:
         host = DockerHost()

@@ -33,6 +33,7 @@ from engcmp_resources.engines._container_launch import (
     CapturingVllmSettings,
     Launch,
     client_of,
+    has_plugin,
     key_file_of,
     plain_environment,
 )
@@ -44,14 +45,14 @@ from engcmp_resources.engines._container_settings import (
 from engcmp_resources.engines._llamacpp_http import logged_settings
 from engcmp_resources.engines._ports import LOOPBACK, free_port, refuse_taken
 from engcmp_resources.engines._serving import Served, compared_settings, is_loading
-from engcmp_resources.engines._vllm_capture import capture_folder, plugin_mounts, shown_plugin_mounts
+from engcmp_resources.engines._vllm_capture import capture_folder, plugin_mounts, shown_plugin_mounts, wanted_of
 from engcmp_resources.engines.servers import (
     Capabilities,
     LaunchPlace,
     Mode,
     RunningServer,
     ServerSpec,
-    checked_settings,
+    launch_settings,
     refuse_lacking,
     register_server,
 )
@@ -158,14 +159,13 @@ def _last_lines(place: LaunchPlace, count: int) -> str:
 def start_container(
     spec: ServerSpec, place: LaunchPlace, *, mode: Mode, start_deadline_s: float, request_deadline_s: float
 ) -> Generator[RunningServer, None, None]:
-    """Start the image of `spec.identities["image"]`; see `servers.start_server`. The mode changes nothing here: the command is the same.
+    """Start the image of `spec.identities["image"]`; see `servers.start_server`. Both modes are the same launch, but for the
+    capture plugin of vLLM.
 
     A start that fails (the container ends, or serves no token in time) is tried again `retries` times, each said and logged. Settings,
     capabilities, images and ports that are wrong are not tried again.
     """
-    settings = checked_settings(spec.kind, spec.settings, where=place.label)
-    if not isinstance(settings, ContainerSettings):
-        raise TypeError(f"kind {spec.kind} is registered with other settings")
+    settings = launch_settings(spec, place, ContainerSettings)
     deadline_s = min(start_deadline_s, settings.start_deadline_s or start_deadline_s)
     until = time.monotonic() + deadline_s
     for name in ("model", "library"):
@@ -179,7 +179,7 @@ def start_container(
                 try:
                     attempted = _attempt(
                         host, image, spec, place,
-                        settings=settings, until=until, request_deadline_s=request_deadline_s,
+                        settings=settings, mode=mode, until=until, request_deadline_s=request_deadline_s,
                     )  # fmt: skip
                     served = stack.enter_context(attempted)
                 except StartFailed as error:
@@ -209,10 +209,11 @@ def _attempt(
     place: LaunchPlace,
     *,
     settings: ContainerSettings,
+    mode: Mode,
     until: float,
     request_deadline_s: float,
 ) -> Generator[RunningServer, None, None]:
-    launch = _resolved(spec, place, settings, image)
+    launch = _resolved(spec, place, settings, image, mode)
     began = time.monotonic()
     watched: _Watched | None = None
     try:
@@ -223,7 +224,8 @@ def _attempt(
             stack.callback(client.close)
             first_token_at = _get_ready(launch, watched, client, until)
             capabilities, stated = _proved(watched, client, until)
-            refuse_lacking(launch.label, settings.capabilities, capabilities)
+            loaded = launch.captures is not None or not has_plugin(settings)
+            refuse_lacking(launch.label, wanted_of(settings.capabilities, loaded=loaded), capabilities)
             facts = _facts(launch, watched) | stated | {"capabilities": capabilities.as_json()}
             facts["settings"] = compared_settings(
                 launch.label, settings.requested(), _resolved_by_engine(launch, stated)
@@ -260,7 +262,7 @@ def _named(label: str) -> Generator[None, None, None]:
         raise EngcmpError(f"{label}: {error.what}", where=error.where, remedy=error.remedy) from error
 
 
-def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings, image: Image) -> Launch:
+def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings, image: Image, mode: Mode) -> Launch:
     on_host = settings.network == "host"
     port = settings.port or (free_port() if on_host else None)
     if port is not None:
@@ -277,8 +279,7 @@ def _resolved(spec: ServerSpec, place: LaunchPlace, settings: ContainerSettings,
     keyed = settings.key_env is not None or settings_of.wants_key_file(settings)
     key = secrets.token_urlsafe(32) if keyed else None
     secret = settings_of.secrets_of(settings, place.label)
-    plugged = isinstance(settings, CapturingVllmSettings) and settings.plugin
-    captures = capture_folder(place.scratch) if plugged else None
+    captures = capture_folder(place.scratch) if has_plugin(settings) and mode == "scoring" else None
     return Launch(spec, place, settings, image, words, key, secret, port, captures)
 
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from engcmp_resources.containers import hidden_secret
 from engcmp_resources.engines._api import ApiClient, ApiName, make_client
 from engcmp_resources.engines._serving import Served, compared_settings
 from engcmp_resources.engines.servers import (
@@ -23,11 +22,12 @@ from engcmp_resources.engines.servers import (
     RunningServer,
     ServerSpec,
     Settings,
-    checked_settings,
+    launch_settings,
     refuse_lacking,
     register_server,
 )
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 
 _NOT_OURS = "not started by us"
 _PORTS = {"http": 80, "https": 443}
@@ -108,9 +108,7 @@ def find_external(
     spec: ServerSpec, place: LaunchPlace, *, mode: Mode, start_deadline_s: float, request_deadline_s: float
 ) -> Generator[RunningServer, None, None]:
     """Find the engine at `url`; see `servers.start_server`. Its identity is what it states. Leaving the context leaves it running."""
-    settings = checked_settings(spec.kind, spec.settings, where=place.label)
-    if not isinstance(settings, ExternalSettings):
-        raise TypeError(f"kind {spec.kind} is registered with other settings")
+    settings = launch_settings(spec, place, ExternalSettings)
     _refuse_remote(settings, place.label)
     key = _key(settings, place.label)
     client = make_client(settings.api, settings.url, key=key, label=place.label, model=settings.model, vocab=spec.vocab)

@@ -28,6 +28,7 @@ from engcmp_resources.engines.base import (
 )
 from engcmp_resources.engines.servers import Endpoint
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.start_caches import drop_page_cache
 
 _WORKER = Path(__file__).with_name("llamacpp_server_worker.py")
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
@@ -201,12 +202,15 @@ def serve_llamacpp(
     model: Path,
     log: Path,
     environment: Mapping[str, str],
+    cold: bool = False,
     start_deadline_s: float = START_DEADLINE_S,
 ) -> Generator[_Serving, None, None]:
     """The same server for a load of `slots` requests at a time, each with a context of its own; see `base.start_serving`."""
     asked = {"n_parallel": slots, "n_ctx": slots * spec.context_tokens, "endpoint_metrics": True}
-    with _running(spec, _Files(library, model, log), environment, asked, start_deadline_s) as (child, client, facts):
-        yield _Serving(child, client, facts)
+    files = _Files(library, model, log, cold)
+    with _running(spec, files, environment, asked, start_deadline_s) as (child, client, facts):
+        pool = {"tokens": facts["n_ctx"] * facts["slots"], "how": "context of a slot times slots, GET /props"}
+        yield _Serving(child, client, facts | {"kv_pool": pool | {"max_model_len": facts["n_ctx"]}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,7 @@ class _Files:
     library: Path
     model: Path
     log: Path
+    cold: bool = False  # whether their pages are dropped from memory before the start
 
 
 @contextmanager
@@ -223,6 +228,9 @@ def _running(
     label, until = label_of(spec, environment), time.monotonic() + start_deadline_s
     check_file(label, "library", files.library, spec.library_sha256)
     check_file(label, "model", files.model, spec.model_sha256)
+    # After they were hashed, which has read them into memory.
+    caches = drop_page_cache({"the model file": files.model, "the library": files.library}) if files.cold else None
+    began = time.monotonic()
     child = Child(_WORKER, label=label, log=files.log, environment=environment)
     end_wait_s = 0.0  # a worker that is still loading does not see that its input has ended
     try:
@@ -239,6 +247,8 @@ def _running(
         try:
             with _engine_errors(child, "getting ready", start_deadline_s):
                 stated |= client.get_ready(until - time.monotonic())
+            stated |= {"ready": {"first_token_ms": round((time.monotonic() - began) * 1000)}}
+            stated |= {} if caches is None else {"start_caches": caches}
             facts = _facts(label, spec, stated | logged_settings(files.log), int(asked.get("n_parallel", 1)))
             yield child, client, facts
         finally:

@@ -29,12 +29,13 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
     options.add_argument("--library", required=True, help="the shared object of an xllamacpp wheel")
     options.add_argument("-m", "--model", required=True)
     options.add_argument("-a", "--alias", required=True)
-    options.add_argument("-c", "--ctx-size", type=int, required=True)
+    options.add_argument("-c", "--ctx-size", type=int, required=True, help="of all requests at a time together")
     options.add_argument("-b", "--batch-size", type=int, required=True)
     options.add_argument("-ub", "--ubatch-size", type=int, required=True)
     options.add_argument("-t", "--threads", type=int, required=True)
     options.add_argument("-tb", "--threads-batch", type=int, help="as --threads where it is left out")
-    options.add_argument("-np", "--parallel", type=int, choices=[1], default=1)
+    options.add_argument("-np", "--parallel", type=int, default=1, help="requests at a time, which share --ctx-size")
+    options.add_argument("--metrics", action="store_true", help="answer at /metrics")
     options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--port", type=int, required=True)
     options.add_argument("--api-key-file", type=Path, required=True)
@@ -45,6 +46,8 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
         options.error(f"--api-key-file: {error}")
     if not key:
         options.error("--api-key-file: the file is empty")
+    if given.parallel < 1:
+        options.error("--parallel: give 1 or more")
     return {
         "library": given.library,
         "model": given.model,
@@ -54,6 +57,8 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
         "n_ubatch": given.ubatch_size,
         "n_threads": given.threads,
         "n_threads_batch": given.threads if given.threads_batch is None else given.threads_batch,
+        "n_parallel": given.parallel,
+        "endpoint_metrics": given.metrics,
         "host": given.host,
         "port": given.port,
         "key": key,

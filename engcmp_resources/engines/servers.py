@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,9 @@ class LaunchPlace:
     `scratch` is a folder for this launch alone; the caller removes it. `log` receives what engine and launcher print. `labels` are
     ENGCMP_ARM, ENGCMP_LOCK and ENGCMP_RUN: every process and container carries them. `gpus` are the indices that are locked for it.
     `files` are the launch's files by name (`model`, `library`, `launcher` = a tar of the launcher's commit, or what the protocol names).
-    `study` is the study's folder: relative paths of the protocol (a patch file) are below it.
+    `cold`: the caches that the kind can clear are cleared before the start, and named in the facts' `start_caches`.
+    `study` is the study's folder: relative paths of the protocol (a patch file) are below it. `hub` is the folder that a launcher is to
+    take as HF_HOME, where a file of the launch is a folder of published files: they lie there as the hub's own client keeps them.
     """
 
     scratch: Path
@@ -63,7 +65,9 @@ class LaunchPlace:
     files: Mapping[str, Path]
     study: Path | None = None
     gpus: tuple[int, ...] = ()
+    cold: bool = False
     say: Callable[[str], None] = field(default=lambda _text: None)
+    hub: Path | None = None
 
     @property
     def label(self) -> str:
@@ -253,6 +257,7 @@ class Settings(BaseModel):
     """The settings of a kind, as a protocol's `[engines.NAME.settings]` may have them: unknown ones are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    clears_caches: ClassVar[bool] = False  # whether the kind can start cold (`LaunchPlace.cold`)
 
     def check_place(self, label: str, identities: Mapping[str, str]) -> None:
         """Look at what a launch will need of this machine; asked before anything is computed for the arm, so it starts nothing.
@@ -266,6 +271,7 @@ class Settings(BaseModel):
             require_engine_with(identities["image"])
 
 
+_Own = TypeVar("_Own", bound=Settings)
 _SERVERS: dict[str, ServerStarter] = {}
 _SETTINGS: dict[str, type[Settings]] = {}
 
@@ -296,6 +302,14 @@ def checked_settings(kind: str, settings: Mapping[str, Any], *, where: str) -> S
             f"settings of an engine of kind {kind}: {field_name}: {words}", where=where,
             remedy=f"it takes {', '.join(known)}" if unknown else "mend that setting",
         ) from error  # fmt: skip
+
+
+def launch_settings(spec: ServerSpec, place: LaunchPlace, own: type[_Own]) -> _Own:
+    """The settings of a launch as the record of its kind. Raises EngcmpError as `checked_settings`."""
+    settings = checked_settings(spec.kind, spec.settings, where=place.label)
+    if not isinstance(settings, own):
+        raise TypeError(f"kind {spec.kind} is registered with other settings")
+    return settings
 
 
 def server_kinds() -> list[str]:

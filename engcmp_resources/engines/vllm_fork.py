@@ -19,7 +19,6 @@ from pydantic import Field, field_validator
 from engcmp_resources.containers import DockerHost
 from engcmp_resources.disk import disk_errors
 from engcmp_resources.engines import _launch_receipt, _launchers
-from engcmp_resources.engines._api import is_secret
 from engcmp_resources.engines._launcher_source import run_program
 from engcmp_resources.engines._launchers import LOOPBACK, Launch
 from engcmp_resources.engines._serving import Served
@@ -32,10 +31,11 @@ from engcmp_resources.engines.servers import (
     RunningServer,
     ServerSpec,
     Settings,
-    checked_settings,
+    launch_settings,
     refuse_lacking,
     register_server,
 )
+from engcmp_resources.secrecy import is_secret
 
 READY_LINE = r"GLM release startup warmup complete; container is ready\."
 _OURS = frozenset(
@@ -55,7 +55,7 @@ class VllmForkSettings(Settings):
 
     `environment` are variables of `start.sh`, without those that the kind sets. `served_model` is the name of the model in requests.
     `cache_dir` keeps compiled kernels between launches (`~` is the home folder); without it every launch is cold. `expected` maps labels
-    of the server's `cache_config_info` to what they must be. `plugin`: the same launch with the capture plugin, by the cache folder and
+    of the server's `cache_config_info` to what they must be. `plugin`: scoring launches with the capture plugin, by the cache folder and
     DEBUG_ENV, which the launcher has from v0.8.0 on. `capabilities` are what must be proved.
     """
 
@@ -99,14 +99,13 @@ class VllmForkSettings(Settings):
 def start_vllm_fork(
     spec: ServerSpec, place: LaunchPlace, *, mode: Mode, start_deadline_s: float, request_deadline_s: float
 ) -> Generator[RunningServer, None, None]:
-    """Start the fork by `start.sh`; see `servers.start_server`. Both modes are the same launch.
+    """Start the fork by `start.sh`; see `servers.start_server`. Both modes are the same launch, but for the capture plugin: a serving
+    launch never loads it, so that nothing of ours is timed with the engine.
 
     `spec.identities` has `commit` (of the launcher) and `image`; `place.files["launcher"]` is the tar of `fetch_launcher`. It is ready
     at its own line, which comes after its warm-up, and a first token: its /health is good long before.
     """
-    settings = checked_settings(spec.kind, spec.settings, where=place.label)
-    if not isinstance(settings, VllmForkSettings):
-        raise TypeError("kind vllm-fork is registered with other settings")
+    settings = launch_settings(spec, place, VllmForkSettings)
     until = time.monotonic() + start_deadline_s
     with ExitStack() as stack:
         host = DockerHost()
@@ -121,7 +120,7 @@ def start_vllm_fork(
         warm = any(path for path in cache.iterdir() if path.name not in (_PLUGIN, _CAPTURES))
         ours = environment_of(settings, spec, place, port, cache)
         captures = None
-        if settings.plugin:
+        if settings.plugin and mode == "scoring":
             captures = stack.enter_context(_plugin_in(cache))
             ours["DEBUG_ENV"] = debug_env_with_plugin(ours.get("DEBUG_ENV", ""), _python_path(image.id, folder, place))
         environment = _launchers.launcher_environment(place, ours)
@@ -135,7 +134,10 @@ def start_vllm_fork(
         stack.callback(client.close)
         first_at = _launchers.first_token(launch, launched, client, until)
         proved, facts = _launchers.proved(launched, client, until)
-        refuse_lacking(place.label, settings.capabilities, proved)
+        wanted = settings.capabilities
+        if mode == "serving" and settings.plugin:
+            wanted = {name: least for name, least in wanted.items() if name != "rows"}  # full rows are the plugin's
+        refuse_lacking(place.label, wanted, proved)
         facts = _launch_receipt.common_facts(launch, launched, command, began, first_at) | facts
         facts["launcher"] = {"commit": spec.identities["commit"], "patch_sha256": settings.patch_sha256}
         facts["environment"] = {name: launch.hidden(value) for name, value in sorted(ours.items())}

@@ -12,17 +12,16 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from engcmp_resources.canonical import sha256_file
-from engcmp_resources.containers import hidden_secret
 from engcmp_resources.engines._child import check_file
 from engcmp_resources.engines._ports import LOOPBACK, free_port
 from engcmp_resources.engines._process_group import ProcessGroup, running_group
 from engcmp_resources.engines._serving import Served, compared_settings, is_loading
-from engcmp_resources.engines._vllm_capture import MOUNTED, capture_folder, with_plugin
+from engcmp_resources.engines._vllm_capture import MOUNTED, capture_folder, wanted_of, with_plugin
 from engcmp_resources.engines._vllm_http import VllmApi
 from engcmp_resources.engines.base import child_environment
 from engcmp_resources.engines.servers import (
@@ -32,12 +31,14 @@ from engcmp_resources.engines.servers import (
     RunningServer,
     ServerSpec,
     Settings,
-    checked_settings,
+    launch_settings,
     refuse_lacking,
     register_server,
 )
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.safetensors_checkpoint import Dtype, write_checkpoint
+from engcmp_resources.secrecy import hidden_secret
+from engcmp_resources.start_caches import drop_page_cache
 from engcmp_resources.vllm_environment import Environment, require
 
 READY_LINE = "Application startup complete"
@@ -63,10 +64,12 @@ class VllmProcessSettings(Settings):
     """The settings of kind `vllm-process`.
 
     `dtype` is that of weights and arithmetic. `safetensors` has for each GGUF, by its SHA-256, that of the `model.safetensors` which must
-    be made of it in this dtype. `options` are further ones of vLLM's server, `env` further variables. `plugin`: load the capture plugin,
-    which full rows need; without it the server is as anyone starts it. `capabilities` are what must be proved.
+    be made of it in this dtype. `options` are further ones of vLLM's server, `env` further variables. `plugin`: scoring launches load the
+    capture plugin, which full rows need; without it the server is as anyone starts it. `beside`: how many other requests run while a
+    window is captured, so that its rows are computed in a batch. `capabilities` are what must be proved.
     """
 
+    clears_caches: ClassVar[bool] = True
     dtype: Literal["bfloat16", "float32"]
     safetensors: dict[str, str]
     context_tokens: int = Field(ge=1)
@@ -75,7 +78,15 @@ class VllmProcessSettings(Settings):
     options: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     plugin: bool = True
+    beside: int = Field(default=0, ge=0)
     capabilities: DeclaredCapabilities = Field(default_factory=dict)
+
+    @field_validator("beside")
+    @classmethod
+    def _are_seen(cls, value: int, info: ValidationInfo) -> int:
+        if value and not info.data.get("plugin"):
+            raise ValueError("needs plugin = true, which says in whose company each window was read")
+        return value
 
     @field_validator("env")
     @classmethod
@@ -96,18 +107,21 @@ class VllmProcessSettings(Settings):
 def start_vllm_process(
     spec: ServerSpec, place: LaunchPlace, *, mode: Mode, start_deadline_s: float, request_deadline_s: float
 ) -> Generator[RunningServer, None, None]:
-    """Start vLLM's server in its environment; see `servers.start_server`. Both modes are the same launch.
+    """Start vLLM's server in its environment; see `servers.start_server`. Both modes are the same launch, but for the capture plugin.
 
     `spec.identities` has `model` (a GGUF) and `library`: a file of the package vllm that the environment must hold, to be that build.
     """
-    settings = checked_settings(spec.kind, spec.settings, where=place.label)
-    if not isinstance(settings, VllmProcessSettings):
-        raise TypeError("kind vllm-process is registered with other settings")
+    settings = launch_settings(spec, place, VllmProcessSettings)
     until = time.monotonic() + start_deadline_s
     environment = _environment(place.label)
     _refuse_other_build(environment, spec, place)
     checkpoint, weights = _checkpoint(spec, place, settings)
-    captures = capture_folder(place.scratch) if settings.plugin else None
+    files = {
+        "the checkpoint's files": checkpoint,
+        "the files of vLLM and the packages beside it": environment.vllm.parent,
+    }
+    caches = drop_page_cache(files) if place.cold else None
+    captures = capture_folder(place.scratch) if settings.plugin and mode == "scoring" else None
     key, port, alias = secrets.token_urlsafe(32), free_port(), spec.identities["model"]
     options = _options(settings, alias)
     plain = settings.env | _VARIABLES | {"OMP_NUM_THREADS": str(settings.threads)}
@@ -123,13 +137,20 @@ def start_vllm_process(
         began = time.monotonic()
         group = stack.enter_context(running_group(command, variables, place, stop_s=_STOP_S))
         client = VllmApi(
-            f"http://{LOOPBACK}:{port}", key=key, label=place.label, model=alias, vocab=spec.vocab, captures=captures
+            f"http://{LOOPBACK}:{port}",
+            key=key,
+            label=place.label,
+            model=alias,
+            vocab=spec.vocab,
+            captures=captures,
+            beside=settings.beside,
         )
         stack.callback(client.close)
         ready = _get_ready(group, client, place, began, until)
         with group.explaining("proving what it can do"):
             proved, stated = client.prove(until)
-        refuse_lacking(place.label, settings.capabilities, proved)
+        proves_rows = captures is not None or not settings.plugin
+        refuse_lacking(place.label, wanted_of(settings.capabilities, loaded=proves_rows), proved)
         _refuse_other_version(spec, place, stated)
         shown = plain if captures is None else with_plugin(plain, plugin="{plugin}", captures="{captures}")
         facts: dict[str, Any] = {
@@ -147,6 +168,8 @@ def start_vllm_process(
             "load_ms": ready["first_token_ms"],
             "capabilities": proved.as_json(),
         }
+        if caches is not None:  # a launch's home is its own, and empty: compiled kernels are made anew by every start
+            facts["start_caches"] = caches
         group.refuse_changed()
         yield Served(
             client, group, url=f"http://{LOOPBACK}:{port}", facts=facts, capabilities=proved,

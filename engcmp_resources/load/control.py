@@ -14,11 +14,14 @@ from typing import Any
 
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.load.streams import Address, bearer_headers
+from engcmp_resources.secrecy import without_key
 
 _TIMEOUT_S = 10.0
 _SHOWN = 200
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 _REFUSED, _UNKNOWN = frozenset({400, 422}), frozenset({401, 403, 404})
+_NO_PATH = frozenset({404, 405, 501})
+_COMPLETIONS = "/v1/completions"
 _POLL_S = 0.05
 # Names of one thing under each engine's exporter, the first that is there counts; gauges first.
 _METRICS: dict[str, tuple[str, ...]] = {
@@ -114,15 +117,50 @@ class Control:
                 ) from error  # fmt: skip
             except (OSError, http.client.HTTPException):
                 return None  # what goes wrong within a stream is for the measured requests to tell
-        said = _said(content)
-        if self._key:
-            said = said.replace(self._key, "(the key)")
+        said = _said(without_key(content, self._key))
         if status in _UNKNOWN:
             raise EngcmpError(
                 f"the server answers {status}: {said}", where=f"{self._address}{path}",
                 remedy="correct the plan's model, --base-url, or the key (--key-env)",
             )  # fmt: skip
         return said if status in _REFUSED else None
+
+    def no_token_ids(self, model: str) -> str | None:
+        """Why a server takes no token ids as a prompt: it has no such path, or refuses them; None where it answers them.
+
+        Raises EngcmpError where nothing answers, and for an answer that tells neither.
+        """
+        body = json.dumps({"model": model, "prompt": [1, 2, 3], "max_tokens": 1, "temperature": 0.0}).encode()
+        with contextlib.closing(self._connection()) as connection:
+            try:
+                connection.connect()
+                connection.sock.settimeout(self._patience_s)
+                status, content = self._answer(connection, "POST", _COMPLETIONS, body)
+            except (OSError, http.client.HTTPException) as error:
+                raise EngcmpError(
+                    f"no answer to three token ids: {error}", where=f"{self._address}{_COMPLETIONS}", remedy="start the server"
+                ) from error  # fmt: skip
+        if status == http.HTTPStatus.OK:
+            return None
+        said = _said(content)
+        said = said.replace(self._key, "(the key)") if self._key else said
+        if status in _NO_PATH or status in _REFUSED:
+            return f"{_COMPLETIONS} answers {status}"
+        raise EngcmpError(
+            f"the server answers three token ids with {status}: {said}", where=f"{self._address}{_COMPLETIONS}",
+            remedy="see its log; nothing was measured",
+        )  # fmt: skip
+
+    def token_ids(self, body: Mapping[str, Any]) -> list[int] | None:
+        """What /tokenize makes of `body`; None where it gives no ids, or does not answer."""
+        with contextlib.closing(self._connection()) as connection:
+            try:
+                status, content = self._answer(connection, "POST", "/tokenize", json.dumps(body).encode())
+                answer = json.loads(content) if status == http.HTTPStatus.OK else None
+            except (OSError, http.client.HTTPException, ValueError):
+                return None
+        ids = answer.get("tokens") if isinstance(answer, dict) else None
+        return ids if isinstance(ids, list) else None
 
     def _text(self, path: str) -> str | None:
         with contextlib.closing(self._connection()) as connection:

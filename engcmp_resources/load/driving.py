@@ -232,15 +232,17 @@ def _client_facts(
     sent = [one for one in exchanges if one.t0_ns]
     delays = np.array([one.t0_ns - one.scheduled_at_ns for one in sent if not one.retries], dtype=np.float64) / 1e6
     lags = np.frombuffer(lags_ns, dtype=np.int64) / 1e6 if lags_ns else np.zeros(1)
+    lag_p50, lag_p99 = np.quantile(lags, (0.5, 0.99)).tolist()
+    delay_p50, delay_p99 = np.quantile(delays, (0.5, 0.99)).tolist() if delays.size else (None, None)
     facts: dict[str, Any] = {
         "wall_s": wall_ns / _NS,
         "cpu_s": cpu_ns / _NS,
         "cpu_share": cpu_ns / max(1, wall_ns),
-        "loop_lag_p50_ms": float(np.quantile(lags, 0.5)),
-        "loop_lag_p99_ms": float(np.quantile(lags, 0.99)),
+        "loop_lag_p50_ms": lag_p50,
+        "loop_lag_p99_ms": lag_p99,
         "loop_lag_max_ms": float(lags.max()),
-        "scheduling_delay_p50_ms": _quantile(delays, 0.5),
-        "scheduling_delay_p99_ms": _quantile(delays, 0.99),
+        "scheduling_delay_p50_ms": delay_p50,
+        "scheduling_delay_p99_ms": delay_p99,
     }
     reasons = [
         text
@@ -258,7 +260,3 @@ def _client_facts(
         if facts["achieved_share"] < _RATE_SHARE:
             reasons.append("the rate that was asked for was not reached")
     return facts | {"limit": bool(reasons), "reasons": reasons}
-
-
-def _quantile(values: np.ndarray[Any, np.dtype[np.float64]], share: float) -> float | None:
-    return float(np.quantile(values, share)) if values.size else None

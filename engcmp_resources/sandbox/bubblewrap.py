@@ -99,7 +99,7 @@ class BubblewrapSandbox:
         places = ["--proc", "/proc", "--dev", "/dev"]
         for size, folder in ((limits.shm_bytes, "/dev/shm"), (limits.tmp_bytes, "/tmp")):  # noqa: S108 - inside
             places += ["--perms", "1777", "--size", str(size), "--tmpfs", folder]
-        return [*apart, *tied, *user, *shown, *places, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+        return [*apart, *tied, *user, *shown, *places, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108 - inside
 
 
 @contextmanager

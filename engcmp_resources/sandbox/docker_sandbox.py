@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import docker  # type: ignore[import-untyped]
-from docker.errors import DockerException, NotFound  # type: ignore[import-untyped]
+import docker
+from docker.errors import DockerException, NotFound
 
 from engcmp_resources import host_image
 from engcmp_resources.container_owners import owner

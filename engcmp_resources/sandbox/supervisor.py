@@ -66,7 +66,7 @@ def one_call(program: str, given: bytes, seconds: float, limits: dict[str, float
             stderr=null,
             pass_fds=(writing,),
             env={"LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp"},  # noqa: S108 - inside the sandbox
-            cwd="/tmp",  # noqa: S108
+            cwd="/tmp",  # noqa: S108 - inside the sandbox
             start_new_session=True,
             preexec_fn=lambda: bound(limits),  # noqa: PLW1509 - one thread only
         )
@@ -86,7 +86,7 @@ def bound(limits: dict[str, float]) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     # Its /proc files are the superuser's while it is not dumpable. No untrusted process lives at this moment, and exec follows.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as above
         file.write("1000")
 
 

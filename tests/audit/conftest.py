@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from homes import CHECKOUT, Q4, Q8, STUDY, Here, engcmp
+from once import made_once
 
 from engcmp_assets.kernel.study import Study, load_study
 
@@ -23,6 +24,9 @@ FEWER_ROWS = {
     "rows_per_window = 128": "rows_per_window = 12",
     "rows_per_window = 8\n": "rows_per_window = 2\n",
     "replicates = 20000": "replicates = 200",
+    'kinds = ["code", "prose"]': 'kinds = ["code"]',
+    "prompt_tokens = [64, 256]": "prompt_tokens = [64]",
+    "repeats = 3\n": "repeats = 1\n",  # of a prompt whose start may be cached
 }
 
 
@@ -46,15 +50,16 @@ def write_small_protocol(root: Path) -> None:
 @pytest.fixture(scope="session")
 def protocol_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the small study, in the place of the checkout's `protocol`. Read it; change only copies."""
-    root = tmp_path_factory.mktemp("small") / "protocol"
-    write_small_protocol(root)
-    return root
+    return made_once(tmp_path_factory, "small", lambda folder: write_small_protocol(folder / "protocol")) / "protocol"
 
 
 @pytest.fixture(scope="session")
-def measured_home(measured_home: Path, protocol_root: Path) -> Path:
+def measured_home(measured_home: Path, protocol_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small study, measured; what it fetches is taken from the large one's store. Read it; change only copies."""
-    home = protocol_root.parent / "home"
+    return made_once(tmp_path_factory, "small-home", lambda home: _measure_small(home, measured_home, protocol_root))
+
+
+def _measure_small(home: Path, measured_home: Path, protocol_root: Path) -> None:
     receipt = json.loads((measured_home / "heads" / STUDY / Q4.replace("/", "~") / "sources.json").read_bytes())
     for output in json.loads((measured_home / "receipts" / f"{receipt['receipt_sha256']}.json").read_bytes())[
         "outputs"
@@ -66,7 +71,6 @@ def measured_home(measured_home: Path, protocol_root: Path) -> Path:
     for arguments in (["freeze", STUDY], ["run", STUDY]):
         done = engcmp(*arguments, home=home, ENGCMP_PROTOCOL=str(protocol_root))
         assert done.returncode == 0, done.stderr
-    return home
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from homes import Q4, Q8, STUDY, Here, current_receipt, everything, output_file, replace_file
+from homes import (
+    Q4,
+    Q8,
+    STUDY,
+    Here,
+    assert_one_clear_line,
+    change,
+    current_receipt,
+    everything,
+    flipped,
+    output_file,
+    replace_file,
+)
 
 from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.trace import figures_of, trace, trace_text
@@ -99,12 +111,39 @@ def test_a_pair_s_figure_whose_arms_cannot_be_read_is_an_error_that_names_the_fi
         trace(Evidence(home_copy), study, f"{STUDY}/pair/q4_0-vs-q8_0/pa/all/kl_full")
 
 
+def test_a_file_of_the_chain_whose_bytes_do_not_fit_its_name_is_named_and_no_trace_is_printed(
+    home_copy: Path, here: Here
+) -> None:
+    path = output_file(home_copy, current_receipt(home_copy, "scores", Q4), "rows-pa.parquet")
+    change(path, flipped(1000))
+    done = here("trace", f"{STUDY}/{Q4}/pa/all/kl_full", home=home_copy)
+    assert_one_clear_line(
+        done, "rows-pa.parquet of scores is missing or was changed", str(path), f"`engcmp verify {STUDY}`"
+    )
+    assert done.stdout == ""
+    assert here("trace", f"{STUDY}/{Q8}/pa/all/kl_full", home=home_copy).returncode == 0, "another arm's chain is whole"
+
+
 def test_list_gives_every_id_and_nothing_else(measured_home: Path, here: Here) -> None:
     done = here("trace", "--list", STUDY, home=measured_home)
     assert set(done.stdout.splitlines()) == published_ids(measured_home)
     assert set(json.loads(here("trace", "--list", STUDY, "--json", home=measured_home).stdout)) == published_ids(
         measured_home
     )
+
+
+def test_a_list_of_nothing_is_an_error_that_says_what_to_do(measured_home: Path, tmp_path: Path, here: Here) -> None:
+    begun = f"{STUDY}/{Q4}"
+    done = here("trace", "--list", begun, home=measured_home)
+    assert done.stdout and all(line.startswith(f"{begun}/") for line in done.stdout.splitlines())
+    for words in (f"{STUDY}/q4", f"{begun}/nothing"):
+        refused = here("trace", "--list", words, home=measured_home)
+        assert_one_clear_line(refused, f"no figure whose id begins with {words}", f"`engcmp trace --list {STUDY}`")
+    (tmp_path / "heads").mkdir()
+    assert_one_clear_line(
+        here("trace", "--list", STUDY, home=tmp_path), f"no figure of {STUDY}", f"`engcmp run {STUDY}`"
+    )
+    assert_one_clear_line(here("trace", "--list", "nope", home=measured_home), "no study 'nope'", "the studies are")
 
 
 @pytest.mark.parametrize(

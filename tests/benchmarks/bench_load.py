@@ -11,6 +11,7 @@ Other clients are measured by the same functions: a `Runner` is given a workload
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -102,7 +103,7 @@ def _plan(load: Workload) -> dict[str, object]:
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, list[int]]:
-    import pyarrow.parquet as pq  # noqa: PLC0415 - after the command has ended
+    import pyarrow.parquet as pq
 
     table = pq.read_table(path, columns=list(names))
     return {name: table.column(name).to_pylist() for name in names}
@@ -151,6 +152,32 @@ def _read_at(one: Exchange, inside: int) -> int:
     return one.read_stamps[int(np.searchsorted(np.frombuffer(one.read_ends, dtype=np.int64), closing))]
 
 
+def _flat(runs: int) -> None:
+    """Time an event at three sizes; what it takes beyond the smaller size; and what a cell takes whatever its size.
+
+    The last is no start-up: a cell's figures, its durable files and a look at the engine's counters take it once. It is measured by
+    itself, as replies of one event: what a cell of 10^4 takes less that shows whether its events cost more than those of 10^6.
+    """
+    found: list[tuple[int, float, float]] = []
+    for replies, tokens in ((5, 1), (5, 2000), (50, 2000), (500, 2000)):
+        with null_server(burst=True) as url:
+            took = [engcmp_throughput(Workload(url, replies, tokens, 16)) for _ in range(runs)]
+        seconds = [one.seconds for one in took]
+        found.append((replies * tokens, statistics.median(seconds), min(seconds)))
+        if tokens > 1:
+            middle, least = (value / (replies * tokens) * 1e6 for value in found[-1][1:])
+            print(
+                f"{replies * tokens:,} events: {middle:.2f} us an event (least {least:.2f}), {max(one.peak_mb for one in took):.0f} MB"
+            )
+    (_, itself, least_itself), *sizes = found
+    print(f"a cell of 5 events: {itself * 1e3:.1f} ms (least {least_itself * 1e3:.1f})")
+    for events, middle, least in sizes:
+        own, own_least = ((one - fixed) / events * 1e6 for one, fixed in ((middle, itself), (least, least_itself)))
+        print(f"  {events:,} without that: {own:.2f} us an event (least {own_least:.2f})")
+    slopes = [(more[1] - less[1]) / (more[0] - less[0]) for less, more in itertools.pairwise(sizes)]
+    print(f"a further event: {slopes[0] * 1e6:.2f} us from 10^4 to 10^5, {slopes[1] * 1e6:.2f} us to 10^6")
+
+
 def _median(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
@@ -190,11 +217,7 @@ def main() -> None:
             f"(wanted 2), {found['peak_mb']:.0f} MB (wanted 150)"
         )
     if asked.only in (None, "flat"):
-        for replies in (5, 50, 500):
-            with null_server(burst=True) as url:
-                took = [engcmp_throughput(Workload(url, replies, 2000, 16)) for _ in range(asked.runs)]
-            seconds, peak = statistics.median(one.seconds for one in took), max(one.peak_mb for one in took)
-            print(f"{replies * 2000:,} events: {seconds / (replies * 2000) * 1e6:.2f} us an event, {peak:.0f} MB")
+        _flat(asked.runs)
     if asked.only in (None, "errors"):
         for streams, replies in ((16, 208), (128, 640)):
             found = _median([errors(engcmp_streams, replies, 60, streams) for _ in range(asked.runs)])

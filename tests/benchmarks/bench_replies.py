@@ -18,9 +18,9 @@ from random import Random
 _TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_TESTS))
 
-from replies_corpus.corpus import HEALTHY, LOOPS  # noqa: E402
+from replies_corpus.corpus import HEALTHY, LOOPS
 
-from engcmp_resources.reply_files import ReplyTokenizer  # noqa: E402
+from engcmp_resources.reply_files import ReplyTokenizer
 
 _CHARS_PER_TOKEN = 6  # more than any class has: what is beyond `tokens` is cut
 _PROCESS = """

@@ -2,8 +2,10 @@
 
 All measures of score_rows are computed from float32 rows by each way, in turn in one process; ratios are medians of each turn's ratios.
 The rows are those of one window of a real panel. Freed memory stays with the process: asking the system for the arrays again makes
-scipy's way four times slower, which is the allocator's speed and not scipy's. Wanted against scipy on the whole window: 7 times on one
-thread, 13 on two. Row by row stands beside it: then its arrays stay in the cache.
+scipy's way four times slower, which is the allocator's speed and not scipy's. Wanted: 7 times scipy's rows on one thread, 13 on two, on the
+whole window and row by row, where its arrays stay in the cache.
+
+Before that, the first call in a process of its own: with nothing kept of an earlier one, and with its compiled code.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from unittest import mock
@@ -82,11 +88,8 @@ def measure(rows: int, vocab: int, jobs: int, turns: int) -> None:
     reference = chance.normal(0, 3, (rows, vocab)).astype(np.float32)
     engine = reference + chance.normal(0, 0.1, reference.shape).astype(np.float32)
     tokens = chance.integers(0, vocab, rows)
-    started = time.perf_counter()
     works = fast_rows.compiled()
-    print(
-        f"compiling took {time.perf_counter() - started:.2f} s" if works else "this machine cannot compile", flush=True
-    )
+    print(first_calls(turns) if works else "this machine cannot compile", flush=True)
     ways: dict[str, Callable[..., Scored]] = {
         _WHOLE: plain,
         _EACH: plain_by_row,
@@ -112,6 +115,33 @@ def measure(rows: int, vocab: int, jobs: int, turns: int) -> None:
         print(
             f"{name:24}{each * 1e3:10.3f}{1 / each:9.0f}{ratios[0]:9.1f}{ratios[1]:10.1f}{_error(found[name], right):8.2f}"
         )
+
+
+_FIRST = """
+import time
+from engcmp_assets.kernel import fast_rows, row_loop
+from engcmp_resources.object_cache import ObjectCache
+row_loop.keep_objects(ObjectCache())
+started = time.perf_counter()
+fast_rows.compiled()
+print(time.perf_counter() - started)
+"""
+
+
+def first_calls(turns: int) -> str:
+    """The seconds of the first call in a new process, without and with what an earlier process kept: medians, as a line."""
+    seconds: dict[str, list[float]] = {"compiled": [], "kept": []}
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory() as cache:
+            for own in seconds.values():
+                command = [sys.executable, "-c", _FIRST]
+                environment = os.environ | {"XDG_CACHE_HOME": cache}
+                done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+                own.append(float(done.stdout))
+    new, kept = (statistics.median(own) for own in seconds.values())
+    return (
+        f"first call in a process: {new * 1e3:.0f} ms, and {kept * 1e3:.0f} ms with the code that an earlier one kept"
+    )
 
 
 def exact(reference: Rows, engine: Rows, tokens: npt.NDArray[np.int64]) -> Scored:

@@ -151,12 +151,10 @@ def measure_rates(folder: Path, panel: Panel, jobs: int, turns: int) -> None:
             reference, arm = (find_rows(folder / dtype / side) for side in SIDES)
             paths = files_in(reference.place, arm.place)
             cold &= drop(paths)
-            bare[dtype].append(seconds(lambda paths=paths: bare_read(paths)))  # type: ignore[misc]
+            bare[dtype].append(seconds(lambda paths=paths: bare_read(paths)))
             cold &= drop(paths)
             for own in (ours, warm):
-                own[dtype].append(
-                    seconds(lambda r=reference, a=arm: score_files(panel, r, {"A": a}, [], jobs=jobs))  # type: ignore[misc]
-                )
+                own[dtype].append(seconds(lambda r=reference, a=arm: score_files(panel, r, {"A": a}, [], jobs=jobs)))
     print("the page cache was dropped before each read" if cold else "the page cache could NOT be dropped: not cold")
     print(f"{'type':6}{'bare GB/s':>11}{'scored GB/s':>13}{'of bare':>9}{'rows/s':>9}{'rows/s cached':>15}{'x F32':>8}")
     for dtype in TYPES:

@@ -42,9 +42,10 @@ def measure(python: Path, rows: int, turns: int, http_turns: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_checkpoint(weights, folder / "checkpoint")
-        # Both ways may use every core: bound as it is by default, the engine leaves one of two to the API.
-        unbound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        with serving(python, folder / "checkpoint", folder / "served", **unbound) as server:
+        # Both ways may use every core: bound as it is by default, the engine leaves one of two to the API, and as long as its worker is
+        # a process of its own, the engine's spins on a core for a second after each answer, which is longer than a capture takes.
+        every_core = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        with serving(python, folder / "checkpoint", folder / "served", **every_core) as server:
             server.capture("warm", tokens)  # the first prompt of a length takes longer
             captured, plain = [], []
             for turn in range(turns):

@@ -22,24 +22,24 @@ import dagster as dg
 _TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_TESTS), str(_TESTS / "commands"), str(_TESTS / "dagster")]  # a script finds what pytest would
 
-from tiny import BASE_ARM, TINY, TinyStudy, make_tiny  # noqa: E402
+from tiny import BASE_ARM, TINY, TinyStudy, make_tiny
 
-from engcmp_assets.automation import sync_partitions  # noqa: E402
-from engcmp_assets.captured_rows.session import capture_arm, capture_steps  # noqa: E402
-from engcmp_assets.commands.instance import open_instance  # noqa: E402
-from engcmp_assets.graph import definitions  # noqa: E402
-from engcmp_assets.kernel.iterations import frozen_iteration  # noqa: E402
-from engcmp_assets.kernel.records import ArmKey  # noqa: E402
-from engcmp_assets.kernel.study import load_study  # noqa: E402
-from engcmp_assets.kernel.work import Session, materialize  # noqa: E402
-from engcmp_assets.steps import steps_of  # noqa: E402
-from engcmp_resources.canonical import canonical_bytes  # noqa: E402
-from engcmp_resources.places import home_folder  # noqa: E402
-from engcmp_resources.store import Store  # noqa: E402
+from engcmp_assets.automation import sync_partitions
+from engcmp_assets.captured_rows.session import capture_arm, capture_steps
+from engcmp_assets.commands.instance import open_instance
+from engcmp_assets.graph import definitions
+from engcmp_assets.kernel.iterations import frozen_iteration
+from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.study import load_study
+from engcmp_assets.kernel.work import Session, materialize
+from engcmp_assets.steps import steps_of
+from engcmp_resources.canonical import canonical_bytes
+from engcmp_resources.places import home_folder
+from engcmp_resources.store import Store
 
 PREFIX = TINY.replace("-", "_")
 PROBES = ("q8_0/llamacpp@b11549", "q8_0/llamacpp@b10809", "q8_0/llamacpp@b8672")
-WIDE = ("comparisons", "publication")
+WIDE = ("comparisons", "publication", "catalog")
 _ENGINE = """[engines.{name}]
 kind = "llamacpp"
 label = "{name}"

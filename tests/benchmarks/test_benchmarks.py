@@ -12,9 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "commands"))
 
 import bench_arms
-from growing import PREFIX, PROBES, GrowingStudy, Growth
+import bench_verify
+from growing import PREFIX, PROBES, WIDE, GrowingStudy, Growth
 
 from engcmp_assets.kernel.work import output_blob
+from engcmp_resources.store import Store
 
 SCRIPTS = sorted(Path(__file__).parent.glob("bench_*.py"))
 CAPTURED = {"captured_rows/pa", "captured_rows/pb", "captured_rows/pd", "engine_launch/scoring"}
@@ -31,12 +33,12 @@ def grown(study: GrowingStudy) -> list[Growth]:
     return bench_arms.measure(study, [2, 4])
 
 
-def test_one_arm_more_makes_its_own_artifacts_and_the_two_results_and_nothing_else(grown: list[Growth]) -> None:
+def test_one_arm_more_makes_its_own_artifacts_and_the_results_of_all_and_nothing_else(grown: list[Growth]) -> None:
     for one, arms in zip(grown, (2, 4), strict=True):
         assert one.arms_before == arms
         assert {name for ran in one.own for name in ran.answered} >= {"frozen_protocol", "prompt_set", "reference_rows"}
         assert {name for ran in one.own for name in ran.made} >= {*CAPTURED, "scores", "summaries"}
-        assert [name for ran in one.wide for name in ran.made] == ["comparisons", "publication"]
+        assert [name for ran in one.wide for name in ran.made] == list(WIDE)
     assert [(one.arms_before, one.arm) for one in grown] == [(2, PROBES[0]), (4, PROBES[1])]
 
 
@@ -84,3 +86,13 @@ def test_every_benchmark_says_what_it_is_and_gives_an_example(script: Path) -> N
     done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"Example: {script.name}" in done.stdout
+
+
+def test_the_store_of_the_verify_benchmark_is_hashed_to_the_last_file(tmp_path: Path) -> None:
+    size = bench_verify.fill(Store(tmp_path), 140, 1000)
+    assert size == sum(path.stat().st_size for name in ("store", "receipts") for path in (tmp_path / name).rglob("*.*"))
+    bench_verify.verify_once(tmp_path, 140)
+    damaged = max(tmp_path.glob("store/*/*.bin"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.raises(SystemExit, match=f"{damaged.name}: bytes do not have the hash"):
+        bench_verify.verify_once(tmp_path, 140)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from homes import STUDY, quiet
 
-from engcmp_assets.captured_rows.refusals import refusal_kept
+from engcmp_assets.captured_rows.refusals import refusal_kept, refusals_of
 from engcmp_assets.engine_launch.sides import launch_side
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
@@ -29,14 +30,27 @@ def test_the_last_refusal_is_told_and_gone_after_success(tmp_path: Path) -> None
             raise EngcmpError(words, where="here", remedy="mend it")
         with pytest.raises(EngcmpError, match=f"was not measured: its last run was refused: {words}"):
             launch_side(store, STUDY, ARM)
+    with refusal_kept(session, ARM, measured=False):
+        pass  # a place that is ready again is no measured arm
+    (told,) = refusals_of(session, session.study.protocol.arm_keys).items()
+    assert told[0] == str(ARM) and re.fullmatch(r"the second reason, \d{4}-\d\d-\d\d \d\d:\d\d UTC", told[1])
     with refusal_kept(session, ARM):
         pass
     assert last_refusal(tmp_path, STUDY, ARM.folder) is None
     assert not list((tmp_path / "refusals").rglob("*.json"))
 
 
+def test_what_names_the_study_and_the_arm_is_told_once(tmp_path: Path) -> None:
+    session = Session(load_study(STUDY), Store(tmp_path), "run-1", quiet)
+    for words in (f"study {STUDY}: arm {ARM} cannot be measured here", f"arm {ARM}: cannot be measured here"):
+        with pytest.raises(EngcmpError), refusal_kept(session, ARM):
+            raise EngcmpError(words)
+        assert refusals_of(session, [ARM])[str(ARM)].startswith("cannot be measured here, 2")
+
+
 def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     path = refusal_file(tmp_path, STUDY, ARM.folder)
     path.parent.mkdir(parents=True)
-    path.write_text("[]")
-    assert last_refusal(tmp_path, STUDY, ARM.folder) is None
+    for words in ("[]", "{}", '{"what": "x"}', '{"what": "x", "when": "soon"}', "{"):
+        path.write_text(words)
+        assert last_refusal(tmp_path, STUDY, ARM.folder) is None

@@ -16,7 +16,7 @@ import pytest
 from gpu.samples import RECORDED, PlayedNvml, gpu_of, process, sample
 
 from engcmp_assets.captured_rows import watching
-from engcmp_assets.captured_rows.journalled import KILLED, Capture, Launch, open_capture
+from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
 from engcmp_assets.captured_rows.watching import (
     engine_held,
     judge_killed_starts,
@@ -24,6 +24,7 @@ from engcmp_assets.captured_rows.watching import (
     telemetry_file,
     watched,
 )
+from engcmp_assets.engine_launch.journalled import KILLED
 from engcmp_assets.kernel.gpu_rules import GpuRules, judge
 from engcmp_assets.kernel.panels import passes
 from engcmp_assets.kernel.records import ArmKey
@@ -85,13 +86,18 @@ def journal(capture: Capture, start: int, launch: Launch, samples: Sequence[dict
         capture.add_end(start, {"gpus": []})
 
 
+def sampled_phase(capture: Capture, start: int) -> str | None:
+    samples = read_samples(telemetry_file(capture, start))
+    return samples[-1]["phase"] if samples else None
+
+
 def test_a_start_has_its_telemetry_by_phase_and_its_end_without_a_gpu_too(capture: Capture) -> None:
     with engine_held(capture) as holding, watched(capture, 1, holding.held) as watch:
         capture.add_start(1, capture.launches[0], {}, watch.before)
         watch.ready({"load_ms": 1.0})
-        time.sleep(0.1)
+        _wait(lambda: sampled_phase(capture, 1) == "capturing")
         watch.stopping()
-        time.sleep(0.1)
+        _wait(lambda: sampled_phase(capture, 1) == "stopping")
     samples = samples_of_starts(capture)[1]
     phases = list(dict.fromkeys(one["phase"] for one in samples))
     assert phases[-2:] == ["capturing", "stopping"]
@@ -191,7 +197,7 @@ def test_an_engine_that_is_stopped_while_a_sample_is_taken_has_not_left_its_gpu(
         sampler.phase, running = "stopping", False
 
     journal_file = tmp_path / "t.jsonl"
-    driver: Callable[[], Any] = lambda: Slow(RECORDED["frames"]["load"])  # noqa: E731 - a one-line opener
+    driver: Callable[[], Any] = lambda: Slow(RECORDED["frames"]["load"])
     with sampling(journal_file, ours=lambda _pid: True, open_driver=driver, period_s=0.02) as sampler:
         sampler.phase = "capturing"
         _wait(lambda: sum(one["phase"] == "capturing" for one in read_samples(journal_file)) >= 2)

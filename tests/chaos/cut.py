@@ -26,7 +26,7 @@ PANELS = tuple(load_study(STUDY).protocol.panels)
 CAPTURED = ["engine_launch/scoring", *(f"captured_rows/{panel}" for panel in PANELS)]
 SPEED = ["engine_launch/serving", "throughput_events"]
 ANALYSIS = ["scores", "tails", "throughput_cells", "summaries"]
-RESULTS = ["comparisons", "publication"]
+RESULTS = ["comparisons", "publication", "catalog"]
 
 
 def copy_of(measured: Path, target: Path) -> Path:

@@ -16,6 +16,8 @@ from engcmp_assets.captured_rows.journalled import ABOUT, capture_names
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.work import Session
+from engcmp_assets.throughput_events.journalled import SCRATCH as SPEED
+from engcmp_assets.throughput_events.journalled import speed_names
 from engcmp_resources.journal import Journal
 from engcmp_resources.store import Store
 
@@ -86,6 +88,33 @@ def test_what_a_run_goes_on_with_is_kept_and_everything_else_is_told_with_its_re
     }
     sizes = {one.name: (one.windows, one.bytes) for one in dead_captures(store)}
     assert sizes["capture-never-began"] == (0, 5) and sizes["capture-other-plan"][0] == 1
+
+
+def test_unfinished_speeds_with_finished_cells_are_kept_while_a_run_would_go_on_with_them(
+    store: Store, measured_home: Path
+) -> None:
+    session = Session(load_study(STUDY), store, "run-1", lambda _text: None)
+    ours = {"study": STUDY, "arm": ARM}
+
+    def speed(name: str, about: dict[str, str], *, cells: int) -> None:
+        folder = store.scratch(name)
+        (folder / ABOUT).write_text(json.dumps(about))
+        for number in range(cells):
+            (folder / "repeat-1" / "parts" / f"{number:04d}").mkdir(parents=True)
+
+    names = speed_names(session, ArmKey.parse(ARM))
+    assert len(names) == 2, "one that answers from the store what it can, and one that measures again"
+    for name in names:
+        speed(name, ours, cells=1)
+    speed(f"{SPEED}empty", ours, cells=0)
+    speed(f"{SPEED}other", ours, cells=3)
+    speed(f"{SPEED}gone", ours | {"study": "no-such-study"}, cells=1)
+    assert found(store) == {
+        "speed-empty": "it holds no cell: nothing is lost with it",
+        "speed-other": f"arm {ARM} of study {STUDY} asks for another capture now",
+        "speed-gone": "there is no study no-such-study",
+    }
+    assert {one.name: (one.windows, one.unit) for one in dead_captures(store)}[f"{SPEED}other"] == (3, "cell")
 
 
 def test_gc_lists_them_and_removes_them_only_when_nobody_writes(tmp_path: Path, here: Here) -> None:

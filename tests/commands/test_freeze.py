@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from homes import CHECKOUT, STUDY, engcmp
 
+from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.commands.main import main
+from engcmp_assets.commands.run import run_job
+from engcmp_assets.frozen_protocol import conformance
+from engcmp_assets.frozen_protocol.standing import require_standing
+from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.study import load_study
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.old_files import keep_files
+from engcmp_resources.places import home_folder
 
 
 @pytest.fixture
@@ -194,3 +203,122 @@ def test_an_engine_that_no_kind_can_start_is_not_frozen(
     assert exit_code("amend", STUDY, "--because", "another engine") == 1
     assert re.search(said, capsys.readouterr().err)
     assert everything(folder) == before
+
+
+# ---------------------------------------------------------------- what an amendment records
+
+
+def last(folder: Path) -> dict[str, Any]:
+    entry: dict[str, Any] = frozen(folder)["amendments"][-1]
+    return entry
+
+
+def test_an_amendment_keeps_the_old_text_by_its_frozen_hash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, before = frozen(folder)["files"], (folder / "protocol.toml").read_bytes()
+    keep_files(home_folder() / "protocols", load_study(STUDY).files)
+    add_limit(folder)
+    (folder / "note.txt").write_text("a note", encoding="utf-8")
+    assert exit_code("amend", STUDY, "--because", "a limit was missing") == 0
+    number = len(frozen(folder)["amendments"])
+    where = f"amendments/{number}/protocol.toml"
+    assert last(folder)["kept"] == {"protocol.toml": {"sha256": first["protocol.toml"], "as": where}}
+    assert (folder / where).read_bytes() == before and frozen(folder)["files"][where] == first["protocol.toml"]
+    (folder / where).write_bytes(before + b"# edited")
+    with pytest.raises(EngcmpError, match=f"protocol file {where} was edited after the freeze"):
+        load_study(STUDY).require_frozen()
+    (folder / where).write_bytes(before)
+    (folder / "note.txt").unlink()
+    assert exit_code("amend", STUDY, "--because", "no note after all") == 0
+    kept = last(folder)["kept"]["note.txt"]
+    assert (folder / kept["as"]).read_text(encoding="utf-8") == "a note", "a freeze keeps what it froze"
+
+
+def test_an_old_text_is_found_in_the_history_of_git_or_its_loss_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_limit(folder)
+    assert exit_code("amend", STUDY, "--because", "never committed") == 0
+    assert last(folder)["kept"]["protocol.toml"]["missing"] == "the old text was found nowhere"
+    assert last(folder)["reading"]["rule"] == "exploratory", "what is not known is not taken to be the same"
+    assert "The old text of protocol.toml was found nowhere" in capsys.readouterr().out
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t.invalid", "-C", str(folder.parent)]
+    committed = (folder / "protocol.toml").read_bytes()
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "frozen"]):
+        subprocess.run([*git, *arguments], check=True, capture_output=True)
+    shutil.rmtree(home_folder() / "protocols")
+    add_limit(folder, "one more")
+    subprocess.run([*git, "commit", "-q", "-am", "edited"], check=True, capture_output=True)
+    assert exit_code("amend", STUDY, "--because", "a limit more") == 0
+    assert (folder / last(folder)["kept"]["protocol.toml"]["as"]).read_bytes() == committed
+
+
+def test_an_amendment_lists_the_data_that_there_were_and_says_how_they_are_read(
+    folder: Path, home_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_files(home_folder() / "protocols", load_study(STUDY).files)
+    add_limit(folder)
+    assert exit_code("amend", STUDY, "--because", "a limit", "--reading", "as before, it is a remark") == 0
+    data = {(one["arm"], one["artifact"]): one for one in last(folder)["data"]}
+    assert {artifact for arm, artifact in data if arm == "q4_0/llamacpp@b11549"} == {
+        "captured_rows/pa", "captured_rows/pb", "captured_rows/pd", "throughput_events",
+    }  # fmt: skip
+    assert {("_study", "comparisons"), ("_study", "publication")} <= set(data)
+    assert all((home_copy / "receipts" / f"{one['receipt_sha256']}.json").is_file() for one in data.values())
+    reading = last(folder)["reading"]
+    assert (reading["rule"], reading["own"]) == ("unchanged", "as before, it is a remark")
+    text = (folder / "protocol.toml").read_text(encoding="utf-8")
+    assert "replicates = 20000" in text
+    (folder / "protocol.toml").write_text(text.replace("replicates = 20000", "replicates = 30000"), encoding="utf-8")
+    assert exit_code("amend", STUDY, "--because", "more resamples") == 0
+    assert last(folder)["reading"]["rule"] == "exploratory"
+    assert "read as exploratory and never as a primary result" in capsys.readouterr().out
+
+
+def test_a_freeze_says_when_it_was_made_and_by_what(folder: Path) -> None:
+    add_limit(folder)
+    assert exit_code("amend", STUDY, "--because", "a limit") == 0
+    made = frozen(folder)
+    assert made["frozen_at"] == last(folder)["amended_at"] and {"engcmp", "python", "numpy", "scipy"} <= set(
+        made["tools"]
+    )
+
+
+# ---------------------------------------------------------------- no asset runs on anything else
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "said"),
+    [
+        (conformance.CHECKERS, "tails", "checkers tails is version 2 in this code and was frozen as 1"),
+        (conformance.DRIVERS, "llamacpp-prefill", "drivers llamacpp-prefill is version 2 in this code"),
+    ],
+)
+def test_a_driver_or_checker_of_another_version_stops_every_asset_also_where_the_proof_is_in_the_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, int], name: str, said: str
+) -> None:
+    require_standing(load_study(STUDY))
+    monkeypatch.setitem(table, name, 2)
+    definition = definitions()
+    with open_instance() as instance, pytest.raises(EngcmpError, match=said):
+        run_job(definition, "smollm2_cpu_analysis", instance, partition="q4_0/llamacpp@b11549")
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"frozen_sha256":5}', "{}"])
+@pytest.mark.parametrize("command", [("freeze", STUDY), ("amend", STUDY, "--because", "a reason")])
+def test_a_damaged_freeze_is_named_and_neither_stands_nor_is_amended(
+    command: tuple[str, ...], damaged: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "FROZEN.json").write_text(damaged, encoding="utf-8")
+    before = everything(folder)
+    assert exit_code(*command) == 1
+    said = capsys.readouterr().err
+    assert "FROZEN.json was changed after the freeze" in said and "git checkout FROZEN.json" in said
+    assert "amend" not in said and everything(folder) == before
+
+
+def test_a_copy_never_lands_among_the_protocols(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in (folder / "copy", folder.parent / "copied-study"):
+        assert exit_code("freeze", STUDY, "--copy", str(place)) == 1
+        assert "lies among the protocols" in capsys.readouterr().err and not place.exists()
+    assert exit_code("freeze", STUDY, "--placeholder", "NAME=text") == 2
+    assert "--placeholder goes with --copy" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sqlite3
 import subprocess
 import sys
@@ -17,13 +18,22 @@ from engcmp_assets.commands.main import cli, main
 from engcmp_resources.errors import EngcmpError
 
 COMMANDS = (
+    "export",
+    "prompts",
+    "fetch",
+    "plan",
     "launch",
+    "panel",
+    "relate",
     "teacher",
     "demo",
     "run",
     "ui",
     "verify",
     "trace",
+    "audit",
+    "claims",
+    "catalog",
     "versions",
     "freeze",
     "amend",
@@ -32,8 +42,12 @@ COMMANDS = (
     "tails",
     "bar",
     "replies",
+    "tools",
     "throughput",
     "gc",
+    "push",
+    "pull",
+    "reap",
 )
 
 
@@ -60,7 +74,15 @@ def test_the_help_lists_every_command_and_shows_an_example(capsys: pytest.Captur
     context = click.Context(cli)
     assert set(cli.list_commands(context)) == set(COMMANDS)
     for command in COMMANDS:
-        assert f"  {command} " in text
+        (line,) = re.findall(rf"^  {command} +(\S.*)$", text, re.MULTILINE)
+        assert line.endswith(".") and "..." not in line  # said in full, on one line of a terminal
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_help_waits_for_no_command_s_module() -> None:
+    code = "import sys; from engcmp_assets.commands.main import main\ntry: main(['--help'])\nfinally: print('dagster' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +94,8 @@ def test_the_help_lists_every_command_and_shows_an_example(capsys: pytest.Captur
         (["amend", STUDY], "Missing option '--because'"),
         (["amend", STUDY, "--because", " "], "--because needs a reason"),
         (["reference", STUDY, "--out", "x"], "Missing option '--tokens'"),
+        (["export", "--check", "x", "--out", "y"], "--check FOLDER goes alone"),
+        (["export", STUDY], "an export needs a study and --out FOLDER"),
     ],
 )  # fmt: skip
 def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
@@ -92,6 +116,8 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
         (["run", STUDY, "--arm", "q4_0/llamacpp@b1"], "study smollm2-cpu has no version of engine llamacpp 'b1'"),
         (["run", STUDY, "--arm", "q4_0"], "'q4_0' is not an arm"),
         (["run", STUDY, "--arm", Q4, "--arm", "q4_0/x@y"], "study smollm2-cpu has no engine 'x'"),
+        (["export", "--check", "nope"], "no such folder (nope); name a folder that `engcmp export STUDY --out FOLDER` wrote"),
+        (["export", "--check", str(CHECKOUT)], "not an export: it has no BUNDLE.json"),
     ],
 )  # fmt: skip
 def test_an_unknown_study_checkpoint_or_arm_is_one_line_before_anything_starts(
@@ -151,7 +177,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ctrl_c_exits_with_130_and_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import dagster as dg  # noqa: PLC0415 - the other tests of this file do without
+    import dagster as dg
 
     for error in (KeyboardInterrupt(), click.Abort(), dg.DagsterExecutionInterruptedError()):
         raising(monkeypatch, error)

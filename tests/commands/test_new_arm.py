@@ -103,7 +103,7 @@ def test_the_new_arm_s_receipts_carry_the_iteration_and_so_does_what_is_of_every
     assert all(receipt["iterations"] == carried for receipt in new.values())
     wide = receipts_of(story.tiny, None)
     assert {name: receipt["iterations"] for name, receipt in wide.items()} == {
-        "frozen_protocol": [], "comparisons": carried, "publication": carried,
+        "frozen_protocol": [], "comparisons": carried, "publication": carried, "catalog": carried,
     }  # fmt: skip
     assert all(receipt["frozen_sha256"] == freeze["base_frozen_sha256"] for receipt in (*new.values(), *wide.values()))
 
@@ -170,5 +170,5 @@ def test_an_arm_whose_engine_does_not_run_keeps_no_other_from_being_measured(cop
     assert_one_clear_line(done, "q4_0/llamacpp@b98")
     summary = json.loads((copied.home / "views" / TINY / "_study" / "publication" / "SUMMARY.json").read_bytes())
     states = {arm["arm"]: arm["state"] for arm in summary["arms"]}
-    assert states == {BASE_ARM: "measured", "q4_0/llamacpp@b98": "not measured", NEW_ARM: "measured"}
+    assert states == {BASE_ARM: "measured", "q4_0/llamacpp@b98": "refused", NEW_ARM: "measured"}
     assert "q4_0/llamacpp@b98" in done.stdout

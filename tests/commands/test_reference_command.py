@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -94,18 +95,20 @@ def test_ctrl_c_leaves_no_half_file_and_what_was_complete(measured_home: Path, t
     tokens = WINDOWS["prose-2"]["tokens"][:70]
     windows = [entry(f"w{number}", tokens) for number in range(10)]
     out = tmp_path / "rows"
+    out.mkdir()
+    os.mkfifo(out / ".w5.partial")  # whoever opens it to write the sixth window waits for a reader
     process = start_engcmp(
         "reference", STUDY, "--tokens", str(tokens_file(tmp_path, windows)), "--out", str(out), home=measured_home
     )
     until = time.monotonic() + 120
-    while time.monotonic() < until and not list(out.glob("w*.safetensors")) and process.poll() is None:
+    while time.monotonic() < until and not (out / "w4.safetensors").exists() and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert errors.endswith("engcmp: stopped; what is complete is kept, start again to continue\n")
-    assert 0 < len(list(out.iterdir())) < 10
+    assert {path.name for path in out.iterdir()} == {f"w{number}.safetensors" for number in range(5)}
     for path in out.iterdir():
         read_rows(path, window_id=path.stem, tokens_sha256=tokens_sha256(tokens), positions=range(69), vocab=VOCAB)
 

@@ -26,7 +26,7 @@ from engcmp_resources.tokenizing import GgufTokenizer
 
 KEYS = {
     "reply_id", "finish", "looped", "detector", "onset_token", "self_repetition", "restated", "novelty8", "compression",
-    "reasoning_tokens", "reasoning_chars", "answer_tokens", "answer_chars",
+    "reasoning_tokens", "reasoning_chars", "answer_tokens", "answer_chars", "judged",
 }  # fmt: skip
 
 
@@ -144,8 +144,36 @@ def test_each_reply_gets_its_class_and_exactly_the_keys_that_are_promised(
     assert looped["onset_token"] == pytest.approx(len(tokenizer.encode(healthy + unit)), abs=3)
     assert looped["self_repetition"] > 0.5 and looped["novelty8"] == 0.0 and 0 < looped["compression"] < 1
     assert found["empty"]["novelty8"] == {"missing": "the span is shorter than 8 words"}
-    assert "7 replies: 2 capped, 1 empty, 1 error, 1 finished, 1 recovered, 1 stopped_early; 2 looped" in done.stdout
-    assert "false flags" in done.stdout and "vote: " in done.stdout
+    ends = "2 capped, 1 empty, 1 error, 1 finished, 1 recovered, 1 stopped_early"
+    assert f"7 replies, each counted once by how it ended: {ends}" in done.stdout
+    assert "2 of the 4 that did not finish by themselves ended in a loop" in done.stdout
+    assert "The vote of the detectors finds 267 of 270 labelled loops, and flags 0 of 600 healthy" in done.stdout
+    assert done.stdout.index("The vote") < done.stdout.index("7 replies")
+    assert len(done.stdout.splitlines()) < 12
+
+
+def test_what_is_too_short_to_judge_is_said_to_be_so_and_a_loop_in_it_is_still_told(
+    here: Here, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        line("short", "", "It is 3.", finish_reason="length"),
+        line("copies", "", "Wait, no. " * 40, finish_reason="length"),
+        line("long", "", much(paragraph, Random(5), 3000), finish_reason="length"),
+    )
+    done = run(here, path, tokenizer_folder)
+    assert {one["reply_id"]: (one["judged"], one["looped"]) for one in verdicts(path)} == {
+        "short": (False, False), "copies": (True, True), "long": (True, False),
+    }  # fmt: skip
+    assert "1 too short to judge: in a last span of fewer than 249 tokens only exact copies can be told" in done.stdout
+
+
+def test_a_line_may_leave_its_reasoning_out(here: Here, tokenizer_folder: Path, tmp_path: Path) -> None:
+    bare = {name: value for name, value in line("r1", "", "It is 3.").items() if name != "reasoning"}
+    path = write(tmp_path, bare, line("r2", None, "It is 3."))
+    assert run(here, path, tokenizer_folder).returncode == 0
+    one, other = verdicts(path)
+    assert {**one, "reply_id": "r2"} == other and one["reasoning_tokens"] == 0
 
 
 def test_for_machines_the_summary_is_one_object_with_the_evidence(
@@ -244,9 +272,9 @@ BAD_LINES: dict[str, tuple[dict[str, Any] | bytes, tuple[str, ...]]] = {
     "not JSON": (b"{", ("line 2", "not JSON", "one JSON object a line")),
     "a list": (b"[]", ("line 2", "not a JSON object", '"finish_reason"')),
     "deep nesting": (b"[" * 100_000, ("line 2", "not JSON")),
-    "a missing field": ({"reply_id": "r2", "kind": "prose", "answer": "", "finish_reason": "stop"}, ("line 2", '"reasoning" is missing')),
+    "a missing field": ({"reply_id": "r2", "kind": "prose", "reasoning": "", "finish_reason": "stop"}, ("line 2", '"answer" is missing')),
     "a field that stands twice": (b'{"answer": "a", "answer": "b"}', ("line 2", "'answer' stands twice")),
-    "a number": (line("r2", answer=3), ("line 2", '"answer" is 3, not text')),  # type: ignore[arg-type]
+    "a number": (line("r2", answer=3), ("line 2", '"answer" is 3, not text')),
     "no kind": (line("r2", kind=None), ("line 2", '"kind" is null, not text')),
     "an empty id": (line(""), ("line 2", '"reply_id" is "", not text')),
     "half a surrogate pair": (line("r2", answer="a\ud83d"), ("line 2", "half of a surrogate pair, \\ud83d, as character 2", "U+FFFD")),
@@ -332,6 +360,11 @@ def test_a_tokenizer_that_asks_for_truncation_is_read_without_it(tokenizer_folde
     (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
     for probe in PROBES:
         assert ReplyTokenizer.load(tmp_path).encode(probe) == ReplyTokenizer.load(tokenizer_folder).encode(probe)
+
+
+def test_a_tokenizer_may_be_named_by_its_folder_or_its_file(tokenizer_folder: Path) -> None:
+    own, same = (ReplyTokenizer.load(place) for place in (tokenizer_folder, tokenizer_folder / "tokenizer.json"))
+    assert all(own.encode(probe) == same.encode(probe) for probe in PROBES)
 
 
 def test_a_tokenizer_that_gives_other_ids_than_the_engine_is_refused(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import re
 import signal
@@ -19,7 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from engcmp_assets.commands.main import main
+from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.throughput.event_tables import EVENT_COLUMNS, REQUEST_COLUMNS
+from engcmp_assets.kernel.throughput_tables import PLAN_FILE
+from engcmp_assets.throughput_events.plan import parse_index
+from engcmp_resources.canonical import sha256_of
 from tests.simulator.running import Simulator, running_simulator
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -146,6 +152,19 @@ def test_events_requests_and_cells_hold_every_token_that_the_server_sent(here: H
     assert re.search(r"^c1 +1 +3/3 ", ran.out, re.MULTILINE)
 
 
+def test_replies_are_counted_again_from_their_text_and_no_text_is_kept(here: Here, simulator: Simulator) -> None:
+    here.plan(widths=(1,))
+    asked = len(simulator.truth(path="/tokenize"))
+    ran = here()
+    assert ran.code == 0
+    (cell,) = here.document()["cells"]
+    assert (cell["recounted"]["by"], cell["recounted"]["replies"]) == ("the server's /tokenize", 3)
+    assert cell["recounted"]["counted"] == cell["n_tokens"] == 30
+    assert "    text counted again by the server's /tokenize: " in ran.out
+    asked_for = len(simulator.truth(path="/tokenize")) - asked
+    assert asked_for >= 1 + 3, "one to find it, one for each span of a reply"
+
+
 def test_each_column_has_its_unit_and_definition_in_the_file(here: Here) -> None:
     here.plan(widths=(1,), requests=1)
     assert here("--warmup", "0").code == 0
@@ -159,18 +178,66 @@ def test_each_column_has_its_unit_and_definition_in_the_file(here: Here) -> None
 def test_a_dry_run_prints_every_request_and_sends_none(here: Here, simulator: Simulator) -> None:
     plan = here.plan(widths=(2,), requests=2)
     before = len(simulator.truth())
-    ran = here("--dry-run")
+    ran = here("--dry-run", "--warmup", "2")
     assert ran.code == 0
     assert len(simulator.truth()) == before
     assert not here.out.exists()
     lines = ran.out.splitlines()
-    assert len(lines) == 3
-    assert re.fullmatch(
-        r"c2  c2-1  prompt [0-9a-f]{64}  expected prompt tokens not stated  seed 1  max_tokens 10", lines[1]
+    assert [line.split("  ")[1:3] for line in lines[:4]] == [[f"warmup-{number}", "untimed"] for number in range(4)]
+    digest = sha256_of({"messages": [{"role": "user", "content": "c2-1: Hello."}]})
+    first = hashlib.sha256(b"c2-1: Hello.").hexdigest()[:16]
+    assert lines[5] == (
+        f"c2  c2-1  prompt {digest}  expected prompt tokens not stated  first line {first}  seed 1  max_tokens 10"
     )
-    listed = json.loads(here("--dry-run", "--json").out)
-    assert [one["request_id"] for one in listed["requests"]] == ["c2-0", "c2-1"]
+    assert lines[6].startswith(
+        "2 timed requests in 1 cells, 4 untimed, and one short one to ask what the server takes;"
+    )
+    listed = json.loads(here("--dry-run", "--json", "--warmup", "0").out)
+    assert [(one["request_id"], one["timed"]) for one in listed["requests"]] == [("c2-0", True), ("c2-1", True)]
     assert listed["sampling"] == json.loads(plan.read_text())["sampling"]
+
+
+def test_a_dry_run_lists_what_a_run_sends_in_its_order(here: Here, simulator: Simulator) -> None:
+    here.plan(widths=(1, 2), requests=2)
+    listed = json.loads(here("--dry-run", "--json").out)["requests"]
+    since = len(simulator.truth(path=CHAT))
+    assert here().code == 0
+    assert len(chats(simulator, since)) == 1 + len(listed), "one asks what the server takes"
+    assert [one["timed"] for one in listed] == [False, True, True, False, False, True, True]
+
+
+def test_a_dry_run_tells_of_prompts_that_begin_alike(here: Here) -> None:
+    here.plan(widths=(1,), requests=2)
+    plan = json.loads((here.folder / "plan.json").read_bytes())
+    for number, one in enumerate(plan["cells"][0]["requests"]):
+        one["messages"] = [{"role": "user", "content": f"The same line.\nThen {number}."}]
+    (here.folder / "plan.json").write_text(json.dumps(plan), "utf-8")
+    assert "2 timed prompts begin with a line that another has too" in here("--dry-run").out
+
+
+def test_a_dry_run_of_a_study_says_what_every_arm_must_count(capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(*more: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["throughput", "--study", "smollm2-cpu", *more])
+        said = capsys.readouterr()
+        assert ended.value.code == (0 if "--dry-run" in more else 2), said.err
+        return said.out + said.err
+
+    study = load_study("smollm2-cpu")
+    arms = [str(arm) for arm in study.protocol.arm_keys]
+    index = parse_index(study.files[PLAN_FILE], where=PLAN_FILE)
+    listed = json.loads(asked("--dry-run", "--json"))
+    assert listed["arms"] == arms and len(arms) > 1
+    rows = listed["requests"]
+    planned = [one for cell in index.cells for one in (*cell.warmup, *cell.requests)]
+    assert [(one["prompt_sha256"], one["seed"], one["first_line"]) for one in rows] == [
+        (one.tokens_sha256, one.seed, one.first_line) for one in planned
+    ]
+    assert all(set(one["expected_prompt_tokens"]) == set(arms) for one in rows)
+    first = next(line for line in asked("--dry-run").splitlines() if "  untimed" not in line)
+    counted = ", ".join(f"{arm} {index.cells[0].prompt_tokens}" for arm in arms)
+    assert f"expected prompt tokens: {counted}  first line (ids) " in first
+    assert "--study goes with --dry-run" in asked()
 
 
 def test_json_prints_what_cells_json_holds(here: Here) -> None:
@@ -190,6 +257,60 @@ def test_a_failed_request_makes_its_cell_incomplete_and_the_exit_status_1(here: 
     ]
     assert "value" not in first["figures"]["aggregate_tok_s"]
     assert "incomplete: c1-0: cut_in_body" in ran.out
+    assert "cut_in_body: the connection was closed in the middle of the body" in ran.out, "a code is told in words"
+
+
+def test_a_failed_cell_is_measured_again_on_demand_and_what_it_was_stays(here: Here, simulator: Simulator) -> None:
+    here.plan()
+    simulator.script({"name": "connection_cut", "times": 1, "at": {"token": 3}})
+    assert here("--warmup", "0").code == 1
+    failed = (here.out / "parts" / "0000" / "cell.json").read_bytes()
+    sent = len(simulator.truth(path=CHAT))
+    assert here().code == 1 and len(simulator.truth(path=CHAT)) == sent, "by itself a failed cell stays"
+    ran = here("--again-failed", "--warmup", "0")
+    assert ran.code == 0 and "cell c1 is measured again" in ran.err
+    assert "measured again: 1 earlier in earlier/" in ran.out
+    assert len(simulator.truth(path=CHAT)) == sent + 1 + 3, "one request to ask, and the one cell"
+    assert (here.out / "earlier" / "0000-1" / "cell.json").read_bytes() == failed
+    assert [cell.get("earlier") for cell in here.document()["cells"]] == [["0000-1"], None]
+    assert here("--again", "c3").code == 0
+    assert [cell.get("earlier") for cell in here.document()["cells"]] == [["0000-1"], ["0001-1"]]
+    assert "the plan has no cell 'c9'" in here("--again", "c9").err
+
+
+def test_the_table_says_of_how_many_requests_a_median_is_and_how_far_they_spread(here: Here) -> None:
+    here.plan(widths=(1, 3))
+    lines = here().out.splitlines()
+    assert lines[0].split("  ")[0] == "cell" and "prefill tok/s" in lines[0]
+    one, three = (next(line for line in lines if line.startswith(name)) for name in ("c1 ", "c3 "))
+    assert re.search(r"^c1 +1 +3/3 +[\d.e+]+ \[[\d.e+]+, [\d.e+]+\] ", one)
+    figures = here.document()["cells"][0]["figures"]
+    assert f"{figures['ttft_median_ms']['value']:.4g} [{figures['ttft_median_ms']['p10']:.4g}, " in one
+    assert three.split()[:3] == ["c3", "3", "3/3"]
+    assert any(line.startswith("Medians of as many requests as are whole, [10th, 90th percentile]") for line in lines)
+
+
+def test_no_prompt_stands_in_the_results(here: Here) -> None:
+    here.plan(widths=(1,))
+    assert here().code == 0
+    listing = json.loads((here.out / "plan-digests.json").read_bytes())
+    assert [len(one["prompt_sha256"]) for one in listing["requests"]] == [64] * 3
+    for path in (one for one in here.out.rglob("*") if one.is_file()):
+        assert b"Hello." not in path.read_bytes(), path
+
+
+def test_a_full_disk_leaves_nothing_half_written(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.plan(widths=(1,))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engcmp_assets.throughput_events.cell_folders.os.fsync", full)
+        ran = here()
+    assert ran.code == 1 and "the disk is full" in ran.err
+    assert not list(here.out.rglob("*.partial"))
+    assert here().code == 0
 
 
 def test_warm_up_is_sent_before_each_new_width_and_stands_in_no_table(here: Here, simulator: Simulator) -> None:
@@ -356,7 +477,7 @@ def test_two_calls_never_measure_into_one_folder(here: Here, simulator: Simulato
     here.plan(widths=(1,), requests=1)
     simulator.script("stuck_but_healthy")
     process = here.started("--warmup", "0")
-    wait_for(here.out / "plan.json")
+    wait_for(here.out / "plan-digests.json")
     ran = here()
     process.kill()
     process.communicate()

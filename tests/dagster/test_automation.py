@@ -175,7 +175,7 @@ def test_results_are_made_when_they_are_missing_and_left_alone_when_they_are_cur
     assert world.tick(sensor).run_requests[0].run_key == first.run_requests[0].run_key
     world.run(f"{PREFIX}_results")
     after = world.tick(sensor, first.cursor)
-    assert skipped(after) == "comparisons and pages are current"
+    assert skipped(after) == "comparisons, pages and the catalog are current"
     assert skipped(world.tick(sensor, after.cursor)) == "nothing has changed since the last look"
 
 

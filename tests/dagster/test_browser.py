@@ -64,7 +64,7 @@ def materialize_all(page: Page, ui: Ui, shoot: Shoot) -> None:
     page.locator(".CodeMirror").first.click()
     page.keyboard.type(f'key:"{PREFIX}/*"')  # the graph of one study: another study has other partitions
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Materialize all (16)")).to_be_visible()
+    expect(page.get_by_role("button", name="Materialize all (18)")).to_be_visible()
     page.get_by_role("button", name="Materialize all").click()
     page.get_by_text("Select a partition or create one").click()
     page.get_by_text(Q4).filter(visible=True).last.click()
@@ -87,8 +87,11 @@ def materialize_all(page: Page, ui: Ui, shoot: Shoot) -> None:
 
 def open_partition(page: Page, ui: Ui, artifact: str) -> None:
     """From the catalog to the arm's page of an asset, by clicks."""
+    seen = page.viewport_size or {"width": 1500, "height": 1000}
+    page.set_viewport_size(seen | {"height": 9000})  # the list draws only what is in sight, and there are many studies
     page.goto(f"{ui.url}/assets")
     page.locator(f'a[href="/assets/{PREFIX}/{artifact}"]').first.click()
+    page.set_viewport_size(seen)
     expect(page.get_by_role("button", name="Description")).to_be_visible()
     page.get_by_text("Partitions", exact=True).click()
     page.get_by_text(Q4).filter(visible=True).first.click()

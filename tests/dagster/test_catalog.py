@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from engcmp_assets.automation import sync_partitions
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import ENGINE_VERSIONS
+from engcmp_assets.kernel.names import AUDIT, ENGINE_VERSIONS
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session
@@ -62,6 +62,8 @@ class Entry:
     group: str | None
     code_version: str | None
     columns: tuple[dg.TableColumn, ...]
+    tags: Mapping[str, str]
+    lineage: Mapping[str, Sequence[dg.TableColumnDep]]
     checks: Mapping[str, str]
     event: Mapping[str, Any]
     evaluations: Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -69,7 +71,8 @@ class Entry:
     home: Path
     title: str
     frozen: str
-    assets: frozenset[str]
+    assets: Mapping[str, frozenset[str]]
+    above: frozenset[str]
     partitions: frozenset[str]
 
     def file(self, name: str) -> Path:
@@ -114,6 +117,37 @@ def code_version(entry: Entry) -> Iterator[str]:
     step = step_named(load_study(STUDY), entry.artifact)
     if not entry.code_version or entry.code_version != step.code_version:
         yield f"is {entry.code_version}"
+
+
+def tags(entry: Entry) -> Iterator[str]:
+    """By which the asset is found: its study, its name, and whether it is of an arm."""
+    of = "arm" if entry.artifact in OF_ARM else "study"
+    wanted = {"engcmp/study": STUDY, "engcmp/artifact": entry.artifact.replace("/", "."), "engcmp/of": of}
+    yield from (f"{name} is {entry.tags.get(name)}" for name, value in wanted.items() if entry.tags.get(name) != value)
+    if not (entry.code_version or "").startswith(entry.tags.get("engcmp/step_version", "none")):
+        yield f"engcmp/step_version is {entry.tags.get('engcmp/step_version')}"
+
+
+# Of these no column is made from another asset's column: where a study begins, what looks at files and not at columns, what lies outside.
+BEGINS = ("frozen_protocol", "catalog", "audit")
+MADE_HERE = {"engine_launch/scoring": {"start"}, "engine_launch/serving": {"start"}}
+
+
+def lineage(entry: Entry) -> Iterator[str]:
+    """Of every column the columns that it is made from: of assets right above this one, and of columns that these have."""
+    shown = entry.event.get("dagster/column_lineage")
+    if shown is None or dict(shown.deps_by_column) != dict(entry.lineage):
+        yield "the event's is not the spec's"
+    if set(entry.lineage) != {column.name for column in entry.columns}:
+        yield f"{sorted(set(entry.lineage) ^ {column.name for column in entry.columns})} are missing or too many"
+    for column, origins in entry.lineage.items():
+        for one in origins:
+            name = one.asset_key.to_user_string()
+            if name not in entry.above or one.column_name not in entry.assets[name]:
+                yield f"{column} is said to be made from {one.column_name} of {name}, which is not above it"
+        begins = entry.artifact in BEGINS or column in MADE_HERE.get(entry.artifact, set())
+        if not origins and not begins and not (entry.artifact == ENGINE_VERSIONS and column != "engine"):
+            yield f"of {column} is empty"
 
 
 def schema(entry: Entry) -> Iterator[str]:
@@ -273,7 +307,8 @@ def matrix(entry: Entry) -> Iterator[str]:
 FIELDS: dict[str, Callable[[Entry], Iterator[str]]] = {
     field.__name__: field
     for field in (
-        description, owner, kinds, group, code_version, schema, row_count, figures, plot, sha256, receipt, chain, checks, evidence,
+        description, owner, kinds, group, code_version, tags, lineage, schema,
+        row_count, figures, plot, sha256, receipt, chain, checks, evidence,
         state, matrix,
     )
 }  # fmt: skip
@@ -328,6 +363,7 @@ def catalog(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> It
             made = Catalog(instance, home, study, {})
             made.run(f"{PREFIX}_arm", Q4)
             made.run(f"{PREFIX}_results", None)
+            made.run(f"{PREFIX}_{AUDIT}", None)
             with index_of_what_is_pinned(study, patch):
                 made.run(f"{PREFIX}_{ENGINE_VERSIONS}", None)
             yield replace(made, entries=entries_of(instance, home, study))
@@ -388,12 +424,25 @@ def entries_of(instance: dg.DagsterInstance, home: Path, study: Study) -> dict[s
         columns = spec.metadata["dagster/column_schema"]
         found[artifact] = Entry(
             artifact, spec.description or "", tuple(spec.owners), frozenset(spec.kinds), spec.group_name, spec.code_version,
-            tuple(getattr(columns, "value", columns).columns), texts.get(name, {}), event_of(instance, artifact, arm),
+            tuple(getattr(columns, "value", columns).columns), spec.tags, lineage_in(spec.metadata), texts.get(name, {}),
+            event_of(instance, artifact, arm),
             evaluations_of(instance, spec.key), json.loads((home / "receipts" / f"{head}.json").read_bytes()), home,
-            study.protocol.title, study.frozen_sha256, frozenset(specs),
+            study.protocol.title, study.frozen_sha256, columns_in(specs),
+            frozenset(dep.asset_key.to_user_string() for dep in spec.deps),
             frozenset(instance.get_dynamic_partitions(f"{PREFIX}_arms")),
         )  # fmt: skip
     return found
+
+
+def lineage_in(metadata: Mapping[str, Any]) -> Mapping[str, Sequence[dg.TableColumnDep]]:
+    found = metadata["dagster/column_lineage"]
+    return dict(getattr(found, "value", found).deps_by_column)
+
+
+def columns_in(specs: Mapping[str, dg.AssetSpec]) -> dict[str, frozenset[str]]:
+    """The columns of each asset."""
+    found = {name: spec.metadata["dagster/column_schema"] for name, spec in specs.items()}
+    return {name: frozenset(one.name for one in getattr(own, "value", own).columns) for name, own in found.items()}
 
 
 def event_of(instance: dg.DagsterInstance, artifact: str, arm: str | None) -> dict[str, Any]:
@@ -455,6 +504,18 @@ def column(of: str, **changes: Any) -> Callable[[Entry], Entry]:
     return change
 
 
+def origins_of(of: str, *origins: tuple[str, str]) -> Callable[[Entry], Entry]:
+    """The lineage of one column, in spec and event, said otherwise."""
+
+    def change(entry: Entry) -> Entry:
+        said = [dg.TableColumnDep(dg.AssetKey([PREFIX, artifact]), name) for artifact, name in origins]
+        other = dict(entry.lineage) | {of: said}
+        event = dict(entry.event) | {"dagster/column_lineage": dg.TableColumnLineage(other)}
+        return replace(entry, lineage=other, event=event)
+
+    return change
+
+
 def unfounded(entry: Entry) -> Entry:
     name, (words, _) = next(iter(entry.evaluations.items()))
     return replace(entry, evaluations={**entry.evaluations, name: (words, {})})
@@ -477,6 +538,14 @@ TAKEN: list[tuple[str, str, Callable[[Entry], Entry]]] = [
     ("kinds", "summaries", lambda entry: replace(entry, kinds=frozenset("abcde"))),
     ("group", "summaries", lambda entry: replace(entry, group="default")),
     ("code_version", "summaries", lambda entry: replace(entry, code_version=None)),
+    ("tags", "summaries", lambda entry: replace(entry, tags={})),
+    ("tags", "scores", lambda entry: replace(entry, tags=dict(entry.tags) | {"engcmp/of": "study"})),
+    ("tags", "captured_rows/pa", lambda entry: replace(entry, tags=dict(entry.tags) | {"engcmp/step_version": "9"})),
+    ("lineage", "scores", without("dagster/column_lineage")),
+    ("lineage", "scores", origins_of("kl_full")),
+    ("lineage", "scores", origins_of("kl_full", ("scores", "nll"))),
+    ("lineage", "scores", origins_of("kl_full", ("reference_rows", "nll"))),
+    ("lineage", "scores", lambda entry: replace(entry, lineage={})),
     ("schema", "summaries", without("dagster/column_schema")),
     ("schema", "summaries", lambda entry: replace(entry, columns=())),
     ("schema", "scores", column("run", description="")),

@@ -14,10 +14,11 @@ from launching import after as later
 
 from engcmp_resources import host_image
 from engcmp_resources.canonical import sha256_file
-from engcmp_resources.containers import DockerHost, hidden_secret
+from engcmp_resources.containers import DockerHost
 from engcmp_resources.engines.base import LaunchSpec, start_decoder
 from engcmp_resources.engines.servers import RunningServer
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_rows_that_cannot_be_had_are_refused(
 ) -> None:
     _, running = shared
     with pytest.raises(EngcmpError, match=what):
-        running.full_rows(path, "w", tokens(4), positions, tmp_path / "rows")  # type: ignore[arg-type]
+        running.full_rows(path, "w", tokens(4), positions, tmp_path / "rows")
     assert not list(tmp_path.iterdir())
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from engcmp_resources import host_image
-from engcmp_resources.containers import ContainerRequest, DockerHost, Mount, hidden_secret, surely, tail_of
+from engcmp_resources.containers import ContainerRequest, DockerHost, Mount, surely, tail_of
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 
 LABELS = {"ENGCMP_ARM": "a", "ENGCMP_LOCK": "/a.lock", "ENGCMP_RUN": "r"}
 Made = Callable[..., dict[str, Any]]
@@ -19,7 +20,7 @@ Made = Callable[..., dict[str, Any]]
 @pytest.fixture
 def made(host: DockerHost) -> Iterator[Made]:
     """The facts of a container that is created from a request."""
-    import docker  # noqa: PLC0415
+    import docker
 
     client, left = docker.from_env(), []
 

@@ -174,14 +174,14 @@ def server_study(root: Path, measured_home: Path, *, light: bool) -> TinyStudy:
 
 
 @pytest.fixture(autouse=True)
-def _image(docker_engine: None) -> None:  # noqa: F811
+def _image(docker_engine: None) -> None:
     host = DockerHost()
     host_image.ensure(host)
     host.close()
 
 
 def loaded(tiny: TinyStudy) -> Study:
-    from engcmp_assets.kernel.study import load_study  # noqa: PLC0415 - reads the folder that the test names
+    from engcmp_assets.kernel.study import load_study
 
     return load_study(TINY)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
 from engcmp_resources.engines.base import DecodingEngine, LaunchSpec, start_decoder
@@ -54,7 +54,7 @@ def tokens(count: int, seed: int = 7) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(100, VOCAB, count)]
 
 
-def until(condition: Any, seconds: float = 5.0) -> bool:
+def until(condition: Any, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -63,8 +63,36 @@ def until(condition: Any, seconds: float = 5.0) -> bool:
     return bool(condition())
 
 
-def after(seconds: float, action: Callable[[], None]) -> None:
-    threading.Timer(seconds, action).start()
+def cpu_ticks(pid: int) -> int:
+    """What the process has computed so far, in ticks of the system's clock (hundredths of a second)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def until_it_computes(pid: int) -> None:
+    """Until the process has computed for a tick from now on."""
+    before = cpu_ticks(pid)
+    assert until(lambda: cpu_ticks(pid) > before), "it does not compute"
+
+
+class AtRequest:
+    """Does something once, in the middle of a request to the server: it was sent whole, the server works, no answer was read.
+
+    An answer with a whole distribution cannot have come meanwhile: its megabytes do not fit between the two.
+    """
+
+    def __init__(self, engine: DecodingEngine, pid: int, number: int, action: Callable[[], object]) -> None:
+        self.sent = 0
+        self._pid, self._number, self._action = pid, number, action
+        client: httpx.Client = engine._client._http  # type: ignore[attr-defined]
+        client.event_hooks = {"request": [lambda request: request.extensions.update(trace=self._trace)]}
+
+    def _trace(self, event: str, _: object) -> None:
+        if event == "http11.send_request_body.complete":
+            self.sent += 1
+            if self.sent == self._number:
+                until_it_computes(self._pid)
+                self._action()
 
 
 def rows(engine: DecodingEngine, ids: list[int], positions: list[int], out: Path) -> bytes:

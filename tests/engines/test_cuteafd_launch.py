@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the image engcm
 
 
 @pytest.fixture
-def launcher(docker_engine: None, tmp_path: Path) -> Launcher:  # noqa: F811
+def launcher(docker_engine: None, tmp_path: Path) -> Launcher:
     host = DockerHost()
     host_image.ensure(host)
     host.close()
@@ -47,7 +44,7 @@ def launcher(docker_engine: None, tmp_path: Path) -> Launcher:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def shared(docker_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launcher, RunningServer]]:  # noqa: F811
+def shared(docker_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launcher, RunningServer]]:
     """One launch for the tests that leave it as it was; then nothing of it is left."""
     host = DockerHost()
     host_image.ensure(host)
@@ -241,7 +238,7 @@ def test_an_engine_that_is_stuck_in_a_window_is_removed(launcher: Launcher, tmp_
 
 
 def _script(running: RunningServer, launcher: Launcher, script: dict[str, Any]) -> None:
-    import httpx  # noqa: PLC0415
+    import httpx
 
     key = (launcher.scratch / "key" / "api-key").read_text()
     headers = {"Authorization": f"Bearer {key}"}
@@ -262,8 +259,7 @@ def test_a_restart_voids_the_window(launcher: Launcher) -> None:
 
 def test_ctrl_c_leaves_nothing(launcher: Launcher) -> None:
     with pytest.raises(KeyboardInterrupt), launcher(instance="other"):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        time.sleep(20)
+        signal.raise_signal(signal.SIGINT)
     launcher.assert_nothing_is_left("cuteafd-coordinator-other")
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from simulated import MODEL, VOCAB, tokens, truth
 
-from engcmp_resources.containers import hidden_secret
 from engcmp_resources.engines.servers import LaunchPlace, RunningServer, ServerSpec, start_server
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret
 from tests.simulator.running import Simulator, running_simulator
 
 IDS = tokens(12)
@@ -97,16 +97,18 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "what"),
+    ("fault", "what", "deadline_s"),
     [
-        ("stuck_but_healthy", "no whole answer in time"),
-        ("dead_behind_health", "HTTP status 500"),
-        ("model_name_wrong", "another/model"),
+        ("stuck_but_healthy", "no whole answer in time", 1),
+        ("dead_behind_health", "HTTP status 500", 30),  # which is not waited for
+        ("model_name_wrong", "another/model", 30),
     ],
 )
-def test_one_that_only_looks_alive_is_not_taken(theirs: Simulator, tmp_path: Path, fault: str, what: str) -> None:
+def test_one_that_only_looks_alive_is_not_taken(
+    theirs: Simulator, tmp_path: Path, fault: str, what: str, deadline_s: float
+) -> None:
     theirs.script(fault)
-    with pytest.raises(EngcmpError, match=what), found(tmp_path, url=theirs.url, start_deadline_s=1):
+    with pytest.raises(EngcmpError, match=what), found(tmp_path, url=theirs.url, start_deadline_s=deadline_s):
         pytest.fail("it was taken")
     assert theirs.ended is None
 

@@ -124,6 +124,11 @@ def made_tar(path: Path, *members: tuple[str, bytes, str], comment: str = "c" * 
         (("a/b", tarfile.SYMTYPE, "../../etc"), "leads out of the launcher"),
         (("a", tarfile.LNKTYPE, "run.sh"), "is no file, folder or link"),
         (("a", tarfile.CHRTYPE, ""), "is no file, folder or link"),
+        (("a", tarfile.BLKTYPE, ""), "is no file, folder or link"),
+        (("a", tarfile.FIFOTYPE, ""), "is no file, folder or link"),
+        (("link", tarfile.REGTYPE, "x"), "stands twice"),
+        (("link", tarfile.DIRTYPE, ""), "stands twice"),
+        (("real/y", tarfile.SYMTYPE, "z"), "stands twice"),
         (("link/x", tarfile.REGTYPE, "x"), "is below a link"),
     ],
 )
@@ -132,6 +137,21 @@ def test_members_that_leave_the_folder_are_refused(tmp_path: Path, member: tuple
     with pytest.raises(EngcmpError, match=said):
         unpack_launcher(tar, "c" * 40, tmp_path / "out")
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_links_that_lead_out_by_way_of_other_links_are_refused_and_nothing_is_written_through_them(
+    tmp_path: Path,
+) -> None:
+    """`deep/in/here` is `deep/in`, so three steps up from it leave the folder, though the text of the second link does not say so."""
+    through = [("deep/in/here", tarfile.SYMTYPE, "."), ("out", tarfile.SYMTYPE, "deep/in/here/../../../caught.txt")]
+    tar = made_tar(tmp_path / "l.tar", *through, ("out", tarfile.REGTYPE, "evil"))
+    with pytest.raises(EngcmpError, match="'out' stands twice"):
+        unpack_launcher(tar, "c" * 40, tmp_path / "one")
+    for order in (through, through[::-1]):
+        tar = made_tar(tmp_path / "l.tar", *order)
+        with pytest.raises(EngcmpError, match="'out' is a link that leads out of the launcher"):
+            unpack_launcher(tar, "c" * 40, tmp_path / f"two-{order[0][0][0]}")
+    assert not list(tmp_path.rglob("caught.txt"))
 
 
 def test_a_tar_of_another_commit_or_none_is_refused(tmp_path: Path) -> None:

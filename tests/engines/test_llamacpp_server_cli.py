@@ -34,15 +34,17 @@ def run(words: list[str]) -> subprocess.CompletedProcess[str]:
 def test_the_request_is_what_the_options_say(tmp_path: Path) -> None:
     assert llamacpp_server_cli.parsed(arguments(tmp_path)) == {
         "library": "library.so", "model": "model.gguf", "alias": "sha", "key": "planted-key", "host": "127.0.0.1", "port": 0,
-        "n_ctx": 512, "n_batch": 512, "n_ubatch": 256, "n_threads": 2, "n_threads_batch": 2,
+        "n_ctx": 512, "n_batch": 512, "n_ubatch": 256, "n_threads": 2, "n_threads_batch": 2, "n_parallel": 1, "endpoint_metrics": False,
     }  # fmt: skip
+    served = llamacpp_server_cli.parsed([*arguments(tmp_path), "-np", "4", "--metrics"])
+    assert (served["n_parallel"], served["endpoint_metrics"]) == (4, True)
     assert llamacpp_server_cli.parsed([*arguments(tmp_path), "-tb", "1"])["n_threads_batch"] == 1
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["-np", "4"], "invalid choice"),  # rows of the decode path need one slot
+        (["-np", "0"], "--parallel: give 1 or more"),
         (["--warmup"], "unrecognized arguments: --warmup"),
         (["--api-key-file", "/no/such/file"], "--api-key-file: .*No such file"),
         (["--ctx-siz", "512"], "unrecognized arguments"),  # no abbreviation: it could mean another option one day

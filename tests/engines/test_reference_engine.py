@@ -223,7 +223,7 @@ def test_progress_counts_every_window_through_every_layer_and_then_the_rows(tiny
             r"token 64 \(number 1\) is not in the vocabulary, which ends at 63 \(window w\)",
         ),
         (RowRequest("w", [-1], [0]), r"token -1 \(number 0\)"),
-        (RowRequest("w", [1.5], [0]), r"token 1\.5 \(number 0\)"),  # type: ignore[list-item]
+        (RowRequest("w", [1.5], [0]), r"token 1\.5 \(number 0\)"),
         (RowRequest("w", [1, 2], [2]), r"position 2 \(number 0\) is not in the window, which ends at 1"),
         (RowRequest("w", [1, 2], [-1]), r"position -1"),
         (RowRequest("w", [1] * 161, [0]), r"161 tokens, the model's context is 160"),

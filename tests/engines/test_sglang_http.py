@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from simulated import client_at, planted, prove, simulated, soon, tokens, top20, truth
 
-from engcmp_resources.containers import hidden_secret
-from engcmp_resources.engines._api import ApiClient, BrokenOff, Http, Late, is_secret, tokenizer_differences
+from engcmp_resources.engines._api import ApiClient, BrokenOff, Http, Late, tokenizer_differences
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.secrecy import hidden_secret, is_secret
 from tests.simulator.running import Simulator
 
 Pair = tuple[ApiClient, Simulator]

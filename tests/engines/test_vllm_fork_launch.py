@@ -48,12 +48,12 @@ def made(folder: Path) -> Launcher:
 
 
 @pytest.fixture
-def launcher(docker_engine: None, tmp_path: Path) -> Launcher:  # noqa: F811
+def launcher(docker_engine: None, tmp_path: Path) -> Launcher:
     return made(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def shared(docker_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:  # noqa: F811
+def shared(docker_engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """One launch for the tests that leave it as it was; then nothing of it is left."""
     launcher = made(tmp_path_factory.mktemp("shared"))
     with launcher() as running:

@@ -77,7 +77,7 @@ def test_each_launch_has_a_folder_of_its_own_that_any_user_can_write(tmp_path: P
 
 
 @pytest.fixture
-def launcher(docker_engine: None, tmp_path: Path) -> SimulatorLauncher:  # noqa: F811
+def launcher(docker_engine: None, tmp_path: Path) -> SimulatorLauncher:
     host = DockerHost()
     host_image.ensure(host)
     host.close()
@@ -116,7 +116,7 @@ def test_an_image_in_which_the_plugin_is_not_loaded_is_refused(launcher: Simulat
 
 
 @pytest.fixture
-def fork(docker_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkLauncher]:  # noqa: F811
+def fork(docker_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkLauncher]:
     """The fork's stand-in, which mounts the cache elsewhere than the real launcher."""
     host = DockerHost()
     host_image.ensure(host)
@@ -149,7 +149,7 @@ def test_the_fork_s_launcher_takes_the_plugin_by_its_cache_folder(fork: ForkLaun
         assert facts["container_environment"]["ENGCMP_CAPTURE_DIR"] == "/tmp/cache/engcmp-captures"
         assert (tmp_path / "cache" / "engcmp-vllm-plugin" / "engcmp_vllm_capture" / "hooks.py").is_file()
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["compiled"]
-    with fork(plugin=False, capabilities={}) as plain:
+    with fork(mode="serving") as plain:  # of the same settings: what is timed carries nothing of ours
         assert plain.capabilities.rows == ()
         assert plain.facts["cache"] == "warm"
         told = json.dumps(plain.facts)

@@ -20,7 +20,14 @@ from vllm_stand_in import VERSION, VOCAB
 
 from engcmp_resources import vllm_environment
 from engcmp_resources.canonical import sha256_file
-from engcmp_resources.engines.servers import LaunchPlace, RunningServer, ServerSpec, checked_settings, start_server
+from engcmp_resources.engines.servers import (
+    LaunchPlace,
+    Mode,
+    RunningServer,
+    ServerSpec,
+    checked_settings,
+    start_server,
+)
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.safetensors_checkpoint import write_checkpoint
 from tests.simulator.model import Model
@@ -45,12 +52,14 @@ class Launcher:
     version: str = VERSION
     said: list[str] = field(default_factory=list)
 
-    def __call__(self, deadline_s: float = 60, **changed: Any) -> AbstractContextManager[RunningServer]:
+    def __call__(
+        self, deadline_s: float = 60, mode: Mode = "scoring", **changed: Any
+    ) -> AbstractContextManager[RunningServer]:
         spec = ServerSpec("vllm-process", "vllm", self.version, self.identities, VOCAB, self.settings | changed)
         place = LaunchPlace(
             self.folder, self.folder / "engine.log", {"ENGCMP_ARM": "q8_0/vllm@0.32.0"}, {"model": self.model}, say=self.said.append
         )  # fmt: skip
-        return start_server(spec, place, start_deadline_s=deadline_s, request_deadline_s=20)
+        return start_server(spec, place, mode=mode, start_deadline_s=deadline_s, request_deadline_s=20)
 
     def spoiled(self, how: str, deadline_s: float = 60) -> AbstractContextManager[RunningServer]:
         return self(deadline_s, env={"STAND_IN": how})
@@ -159,6 +168,33 @@ def test_the_receipt_says_what_runs_and_names_no_path_of_this_machine(shared: Ru
     told = repr({name: facts[name] for name in facts if name not in ("stated", "tokenizer", "template", "thinking")})
     assert str(environment) not in told
     assert tempfile.gettempdir() not in told
+
+
+def test_nothing_of_ours_is_loaded_where_the_engine_is_timed(launcher: Launcher) -> None:
+    with launcher(mode="serving") as running:
+        assert running.capabilities.rows == ()
+        assert running.capabilities.prompt_logprobs == 20
+        assert not {"PYTHONPATH", "ENGCMP_CAPTURE_DIR"} & set(running.facts["environment"])
+    assert not list(launcher.folder.glob("captures-*"))
+
+
+def test_a_window_is_read_beside_other_requests_where_the_launch_says_so(launcher: Launcher) -> None:
+    with launcher(beside=2, env={"STAND_IN": "slow"}) as running:
+        taken = running.full_rows("prefill", "w", IDS, POSITIONS, launcher.folder / "rows")
+    assert taken.notes["other_requests_in_step"] == [2, 2, 2]
+    logits = Model(vocab=VOCAB, seed=1).rows(IDS, POSITIONS)
+    assert (launcher.folder / "rows").read_bytes() == logits.astype("<f4").tobytes()
+
+
+def test_a_server_that_takes_requests_one_by_one_is_refused_where_they_are_to_be_together(launcher: Launcher) -> None:
+    told = r"window probe: in 4 turns its steps never held all of the 1 requests that were sent beside it"
+    with pytest.raises(EngcmpError, match=told), launcher(beside=1, env={"STAND_IN": "one-by-one"}):
+        pass
+
+
+def test_without_the_plugin_nobody_could_tell_what_was_beside(launcher: Launcher) -> None:
+    with pytest.raises(EngcmpError, match="beside"), launcher(beside=1, plugin=False):
+        pass
 
 
 def test_nothing_is_left_after_the_end(launcher: Launcher) -> None:

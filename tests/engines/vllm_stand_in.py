@@ -2,7 +2,7 @@
 
 It takes the options that the kind gives, or the simulator's own, and says in its log what vLLM says. STAND_IN spoils one thing: `exits`,
 `silent` (no ready line), `other-rows` (captures that are not what was answered), `no-capture`, `other-dtype`, `stubborn` (a child that
-ignores SIGTERM).
+ignores SIGTERM), `one-by-one` (no step holds two requests). `slow`: each token takes 15 ms, so that requests meet.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from engcmp_resources.engines.vllm_plugin.reading import SCHEMA
 from engcmp_resources.row_files import RowFile, write_rows
 from tests.simulator import __main__ as simulator
 from tests.simulator.dialect_vllm import Vllm
+from tests.simulator.engine import Engine
+from tests.simulator.faults import Timing
 from tests.simulator.model import Model
 from tests.simulator.options import Options, parse
 
@@ -32,8 +34,8 @@ VOCAB, VERSION = 512, "0.32.0"
 SPOILED = os.environ.get("STAND_IN", "")
 
 
-def write_capture(folder: Path, name: str, tokens: list[int], chunk: int) -> None:
-    """What the plugin writes of a prompt that is read `chunk` tokens a step."""
+def write_capture(folder: Path, name: str, tokens: list[int], chunk: int, others: int) -> None:
+    """What the plugin writes of a prompt that is read `chunk` tokens a step, beside `others` requests at one token a step."""
     positions = np.arange(len(tokens) - 1, dtype=np.int32)
     logits = Model(vocab=VOCAB, seed=1).rows(tokens, positions.tolist())
     if SPOILED == "other-rows":
@@ -42,7 +44,10 @@ def write_capture(folder: Path, name: str, tokens: list[int], chunk: int) -> Non
     path = folder / f"{name}.safetensors"
     write_rows(path, RowFile(name, digest, positions, logits))
     chunks = [
-        {"step": 1 + start // chunk, "start": start, "tokens": min(chunk, len(tokens) - start), "other_requests": 0, "other_tokens": 0}
+        {
+            "step": 1 + start // chunk, "start": start, "tokens": min(chunk, len(tokens) - start),
+            "other_requests": others, "other_tokens": others,
+        }
         for start in range(0, len(tokens), chunk)
     ]  # fmt: skip
     manifest = {
@@ -56,11 +61,17 @@ def write_capture(folder: Path, name: str, tokens: list[int], chunk: int) -> Non
 class Plugged(Vllm):
     """The simulator's vLLM with the plugin loaded."""
 
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        if SPOILED == "slow":
+            engine.faults.timing = Timing(itl_ms=15.0)
+
     def _reply(self, exchange: Any, body: dict[str, Any], prompt: list[int], *, chat: bool) -> None:
         name = (body.get("vllm_xargs") or {}).get("engcmp_window")
         folder = os.environ.get("ENGCMP_CAPTURE_DIR")
         if name and folder and SPOILED != "no-capture":
-            write_capture(Path(folder), name, prompt, self.options.batch_tokens)
+            others = 0 if SPOILED == "one-by-one" else self.engine.running
+            write_capture(Path(folder), name, prompt, self.options.batch_tokens, others)
         super()._reply(exchange, body, prompt, chat=chat)
 
 
@@ -79,7 +90,7 @@ def main(arguments: list[str]) -> int:
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", code])
     if SPOILED == "silent":
-        Plugged.say_ready = lambda *_: None  # type: ignore[method-assign]
+        Plugged.say_ready = lambda *_: None
     key = Path(os.environ["TMPDIR"]) / "key"
     key.write_text(os.environ["VLLM_API_KEY"])
     return simulator.main(

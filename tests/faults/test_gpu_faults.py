@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,14 @@ def test_a_driver_that_hangs_ends_neither_the_capture_nor_its_telemetry(
 ) -> None:
     class Hanging(PlayedNvml):
         def read(self, function: str, *arguments: int) -> Any:
+            asked.set()
             time.sleep(60)
             raise AssertionError("it was not to answer")
 
+    asked = threading.Event()
     monkeypatch.setattr("engcmp_resources.telemetry._END_WAIT_S", 0.1)
     with sampling(tmp_path / "t.jsonl", open_driver=lambda: Hanging({}), period_s=0.01) as sampler:
-        time.sleep(0.05)
+        assert asked.wait(30)
     assert sampler.problems == ["the driver did not answer the last sample within 0.1 s"]
 
 
@@ -128,7 +131,8 @@ def test_a_co_tenant_that_takes_or_frees_memory_is_told_apart_from_the_engine() 
 def test_a_host_without_a_gpu_is_recorded_as_such_and_its_processor_watched(tmp_path: Path) -> None:
     missing = NoValue("no NVIDIA device (nvmlInit: LIBRARY_NOT_FOUND)")
     with sampling(tmp_path / "t.jsonl", open_driver=lambda: missing, period_s=0.02):
-        time.sleep(0.1)
+        while len(read_samples(tmp_path / "t.jsonl")) < 3:
+            time.sleep(0.01)
     samples = read_samples(tmp_path / "t.jsonl")
     assert {json.dumps(one["gpus"]) for one in samples} == {json.dumps({"missing": missing.reason})}
     assert all(one["host"]["load_1m"] >= 0 for one in samples)

@@ -96,8 +96,12 @@ class Servers:
         (one,) = (entry for entry in receipt["outputs"] if entry["name"] == name)
         return self.tiny.home / "store" / one["sha256"][:2] / f"{one['sha256']}.{one['suffix']}"
 
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.output(self.receipt("publication"), "SUMMARY.json").read_bytes())
+        return found
+
     def pair(self) -> dict[str, Any]:
-        (found,) = json.loads(self.output(self.receipt("publication"), "SUMMARY.json").read_bytes())["comparisons"]
+        (found,) = self.summary()["comparisons"]
         return dict(found)
 
     def captured(self, arm: str) -> list[Path]:
@@ -245,7 +249,18 @@ def test_a_pair_that_cannot_be_compared_says_so_with_its_reason_and_the_other_ar
     assert study.captured(OURS) != []
     pair = study.pair()
     assert (pair["state"], pair["figures"], pair["confounds"]) == ("not comparable", [], [])
-    assert f"{RIVAL} was not measured yet" in pair["reason"]
+    assert pair["reason"].startswith(f"{RIVAL} was refused: ") and "another/model" in pair["reason"]
+    published = study.receipt("publication")
+    (arm,) = (one for one in study.summary()["arms"] if one["arm"] == RIVAL)
+    assert arm["state"] == "refused" and f"{RIVAL} was refused: {arm['reason']}" == pair["reason"]
+    assert re.search(r"another/model.*, \d{4}-\d\d-\d\d \d\d:\d\d UTC$", arm["reason"])
+    for name in ("SUMMARY.md", "SUMMARY.html"):
+        page = study.output(published, name).read_text(encoding="utf-8")
+        assert "refused: " in page and "another/model" in page and "not measured yet" not in page
+    shown = " ".join(done.stdout.split())
+    assert f"{RIVAL}: refused: " in shown and "another/model" in shown
+    verified = study.tiny.run("verify", TINY)
+    assert "problems" not in verified.stdout + verified.stderr and verified.returncode == 0, verified.stdout
     told = study.tiny.run("launch", "diff", f"{TINY}/{OURS}", f"{TINY}/{RIVAL}")
     assert told.returncode == 1 and "its last run was refused: " in told.stderr and "another/model" in told.stderr
     (check,) = (one for one in study.receipt("comparisons")["checks"] if one["name"] == "every_pair_compared")

@@ -16,7 +16,8 @@ from engcmp_resources.errors import EngcmpError
 FILES = {"protocol.toml": b"a = 1\n", "texts/one.txt": b"one", "texts/two.txt": b"two"}
 VERSIONS = {"measures": {"kl_full": 1, "nll": 2}, "drivers": {"llamacpp": 1}}
 VALUES = {"mean kl_full": 0.25, "t high": 1.0 / 3.0}
-FROZEN = frozen_document("study", FILES, VERSIONS, VALUES)
+MADE: dict[str, Any] = {"frozen_at": "2026-11-30T04:00:00.000+00:00", "tools": {"engcmp": "0.1.0"}}
+FROZEN = frozen_document("study", FILES, VERSIONS, VALUES, **MADE)
 
 
 def test_a_freeze_holds_against_what_was_frozen() -> None:
@@ -29,11 +30,14 @@ def test_the_frozen_hash_is_of_all_the_rest() -> None:
     body = {name: value for name, value in FROZEN.items() if name != "frozen_sha256"}
     assert FROZEN["frozen_sha256"] == sha256_of(body)
     others = [
-        frozen_document("other", FILES, VERSIONS, VALUES), frozen_document("study", FILES | {"x": b""}, VERSIONS, VALUES),
-        frozen_document("study", FILES, VERSIONS | {"drivers": {"llamacpp": 2}}, VALUES),
-        frozen_document("study", FILES, VERSIONS, VALUES | {"t high": 0.3333}),
-    ]  # fmt: skip
-    assert len({document["frozen_sha256"] for document in [FROZEN, *others]}) == 5
+        frozen_document("other", FILES, VERSIONS, VALUES, **MADE),
+        frozen_document("study", FILES | {"x": b""}, VERSIONS, VALUES, **MADE),
+        frozen_document("study", FILES, VERSIONS | {"drivers": {"llamacpp": 2}}, VALUES, **MADE),
+        frozen_document("study", FILES, VERSIONS, VALUES | {"t high": 0.3333}, **MADE),
+        frozen_document("study", FILES, VERSIONS, VALUES, **MADE | {"frozen_at": "2026-11-30T04:00:00.001+00:00"}),
+        frozen_document("study", FILES, VERSIONS, VALUES, **MADE | {"tools": {"engcmp": "0.1.1"}}),
+    ]
+    assert len({document["frozen_sha256"] for document in [FROZEN, *others]}) == 7
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 10_000))
@@ -67,7 +71,8 @@ def test_every_difference_is_told_not_the_first_alone() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"study": "other"}, {"schema": "engcmp.frozen/2"}, {"files": {}}, {"versions": {}}, {"conformance": {}},
+        {"study": "other"}, {"schema": "engcmp.frozen/1"}, {"frozen_at": "2020-01-01T00:00:00+00:00"}, {"tools": {}},
+        {"files": {}}, {"versions": {}}, {"conformance": {}},
         {"frozen_sha256": "0" * 64}, {"more": 1},
     ],
 )  # fmt: skip
@@ -81,6 +86,7 @@ def test_a_changed_freeze_is_named(change: dict[str, Any]) -> None:
     [
         {"files": []}, {"files": None}, {"versions": {"measures": []}}, {"versions": 1}, {"conformance": {"x": "no number"}},
         {"conformance": {"x": 1.0}}, {"conformance": {"x": "nan"}}, {"conformance": []}, {"study": None, "more": 1},
+        {"frozen_at": "yesterday"}, {"frozen_at": "2026-11-30T04:00:00"}, {"frozen_at": 1}, {"tools": []}, {"amendments": [1]},
     ],
 )  # fmt: skip
 def test_a_forged_freeze_of_the_wrong_shape_is_refused_though_its_hash_is_right(change: dict[str, Any]) -> None:
@@ -98,6 +104,15 @@ def test_no_document_at_all_passes_for_a_freeze_of_these_files(document: Any) ->
     frozen = document if isinstance(document, dict) else {"x": document}
     with pytest.raises(EngcmpError, match="FROZEN"):
         check_frozen(FILES, frozen, where="folder")
+
+
+def test_a_freeze_of_the_first_form_which_has_no_time_still_holds() -> None:
+    body = {name: value for name, value in FROZEN.items() if name not in ("frozen_sha256", "frozen_at", "tools")}
+    body["schema"] = "engcmp.frozen/1"
+    check_frozen(FILES, body | {"frozen_sha256": sha256_of(body)}, where="folder")
+    with pytest.raises(EngcmpError, match="FROZEN"):
+        mixed = body | {"tools": {}}
+        check_frozen(FILES, mixed | {"frozen_sha256": sha256_of(mixed)}, where="folder")
 
 
 # ---------------------------------------------------------------- versions and results
@@ -133,8 +148,8 @@ def test_a_changed_result_on_the_conformance_vector_is_named_and_the_last_bits_a
 
 
 def test_the_checkout_s_own_study_is_frozen_as_it_stands() -> None:
-    from engcmp_assets.frozen_protocol.conformance import conformance_values, current_versions  # noqa: PLC0415 - only here
-    from engcmp_assets.kernel.study import load_study  # noqa: PLC0415
+    from engcmp_assets.frozen_protocol.conformance import conformance_values, current_versions
+    from engcmp_assets.kernel.study import load_study
 
     study = load_study("smollm2-cpu")
     study.require_frozen()

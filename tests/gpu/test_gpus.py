@@ -30,7 +30,7 @@ FUNCTIONS = sorted({name.partition("(")[0] for name in RECORDED["frames"]["idle"
 LOST, NOT_SUPPORTED, NO_PERMISSION = {"error": 15}, {"error": 3}, {"error": 4}
 
 
-def gpu_0(label: str, **changes: dict[str, object]):  # type: ignore[no-untyped-def]
+def gpu_0(label: str, **changes: dict[str, object]):
     shot = read_snapshot(played(label, **changes))
     assert not isinstance(shot.gpus, NoValue)
     return shot.gpus[0]
@@ -142,7 +142,7 @@ def test_throttle_reasons_are_words(bits: int, words: tuple[str, ...]) -> None:
 
 
 def test_the_words_are_those_of_the_library() -> None:
-    import pynvml  # noqa: PLC0415 - for its constants
+    import pynvml
 
     named = {name: value for name, value in vars(pynvml).items() if re.match("nvmlClocksEventReason[A-Z]", name)}
     for name, bit in named.items():

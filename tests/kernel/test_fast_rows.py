@@ -379,11 +379,15 @@ def test_the_compiled_sums_are_the_same_bits_on_every_processor(monkeypatch):
     sides = {dtype: [side.astype(dtype) for side in (p, q)] for dtype in ("float16", "float32", "float64")}
     sides["uint16"] = [bits_of_bfloat16(side) for side in (p, q)]
     here = {dtype: row_sums(*pair) for dtype, pair in sides.items()}
-    # One without a multiply-add or a float16 of its own, and one with 4 values in a register, where it can run.
+    # One without a multiply-add, a float16 or a lookup of its own; one with 4 values in a register; one with 8. Where they can run.
     runs_here = binding.get_host_cpu_features()
     processors = [("x86-64", "")]
     if all(runs_here.get(feature) for feature in ("avx2", "fma", "f16c")):
-        processors.append(("haswell", "+f16c"))
+        processors.append(("haswell", "+avx2,+f16c"))
+    if all(runs_here.get(feature) for feature in ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")):
+        processors.append(("skylake-avx512", "+avx512f,+avx2,+f16c"))
+    lookups = [row_loop.lookup_for(features) for _, features in processors]
+    assert len(set(lookups)) == len(lookups), "each of them looks the table up in another way"
     for processor, features in processors:
         loops = row_loop.loops_for(processor, features)
         assert ("float16" in loops) == ("+f16c" in features)
@@ -393,6 +397,13 @@ def test_the_compiled_sums_are_the_same_bits_on_every_processor(monkeypatch):
             for name in SUMS:
                 same = getattr(there, name).tobytes() == getattr(here[dtype], name).tobytes()
                 assert same, (processor, dtype, name)
+
+
+@pytest.mark.parametrize(
+    ("features", "lookup"), [("+avx512f,+avx2", "avx512"), ("-avx512f,+avx2", "avx2"), ("-avx2", "load")]
+)
+def test_a_processor_looks_the_table_up_as_its_features_allow(features, lookup):
+    assert lookup in row_loop.lookup_for(features)
 
 
 def test_a_loop_that_gives_other_sums_is_not_used(monkeypatch):

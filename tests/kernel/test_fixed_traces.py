@@ -154,7 +154,7 @@ def measured(
             kind = "true_end" if row == 29 else "sentence_end" if row % 3 == 0 else "random"
             value = float(rng.normal(-6, 1)) + shift
             one = EndLogProb(hidden, bound=True) if value < hidden else EndLogProb(value)
-            found[TracePosition(f"t{number}", row, kind)] = one  # type: ignore[arg-type]
+            found[TracePosition(f"t{number}", row, kind)] = one
     return found
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from engcmp_assets.kernel.engine_tables import ServerEngine
 from engcmp_assets.kernel.iterations import Iteration, extended, frozen_iteration, parse_iteration, read_iteration
 from engcmp_assets.kernel.records import ArmKey
-from engcmp_assets.kernel.study import Study
+from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Use, resting_on
 from engcmp_assets.sources.step import STEP as SOURCES
 from engcmp_assets.sources.step import checkpoints_for, parameters
@@ -60,6 +61,38 @@ def test_an_iteration_may_build_on_another_whose_name_comes_first(study: Study) 
     assert ArmKey.parse("q4_0/llamacpp@b99") in extended(study.base, added, where="here").arm_keys
     with pytest.raises(EngcmpError, match=r"arms.6.arm names 'b99'.*b.toml"):
         extended(study.base, added[::-1], where="here")
+
+
+def test_an_iteration_writes_its_pins_itself(study: Study) -> None:
+    with pytest.raises(EngcmpError, match=r"source 'later' is listed .*b99\.toml.*write the pin into the iteration"):
+        extended(study.base, [iteration('[sources.later]\nlisted = "later"\n')], where="here")
+
+
+SERVED = '[for_checkpoints.cuteafd."K3.25-again"]\nconfig = { MODEL_ID = "again" }\n'
+PUBLISHED = '[checkpoints."K3.25-again"]\nlabel = "K3.25 again"\npublished = "k325-v1"\nproducer = "nobody"\n'
+
+
+def test_a_checkpoint_that_enters_later_can_be_served_by_an_engine_that_was_there() -> None:
+    flash = load_study("glm53-flash").base
+    added = iteration(PUBLISHED + SERVED + '[[arms]]\narm = "K3.25-again/cuteafd@v3.0.1"\n')
+    whole = extended(flash, [added], where="here")
+    engine = whole.engine_of(ArmKey.parse("K3.25-again/cuteafd@v3.0.1"))
+    assert isinstance(engine, ServerEngine) and engine.settings["config"]["MODEL_ID"] == "again"
+    for arm in flash.arm_keys:
+        assert whole.engine_of(arm).model_dump(exclude={"versions"}) == flash.engine_of(arm).model_dump(
+            exclude={"versions"}
+        )
+
+
+def test_settings_of_a_checkpoint_are_added_to_a_server_and_never_replaced(study: Study) -> None:
+    flash = load_study("glm53-flash").base
+    again = iteration('[for_checkpoints.cuteafd.K4]\nconfig = { MODEL_ID = "x" }\n')
+    with pytest.raises(EngcmpError, match="settings of cuteafd for checkpoint 'K4' exists already"):
+        extended(flash, [again], where="here")
+    with pytest.raises(EngcmpError, match="no engine 'none' to add for_checkpoints to"):
+        extended(flash, [iteration("[for_checkpoints.none.K4]\nx = 1\n")], where="here")
+    with pytest.raises(EngcmpError, match="'llamacpp' runs in a child process"):
+        extended(study.base, [iteration("[for_checkpoints.llamacpp.q8_0]\nx = 1\n")], where="here")
 
 
 REDEFINED = {

@@ -17,10 +17,17 @@ from engcmp_assets.kernel.measures import (
 from engcmp_assets.kernel.row_measures import RowScores
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_assets.kernel.topk_measures import TopKScores
 from engcmp_resources.errors import EngcmpError
 
 EXPECTED = {
+    "resident_bytes",
+    "gpu_memory_bytes",
+    "kv_pool_tokens",
+    "ready_s",
+    "prefix_ttft_ms",
+    "prefix_cached_tokens",
     "kl_full",
     "nll",
     "top1",
@@ -44,6 +51,7 @@ EXPECTED = {
     "confident90_misses_per_1000_of_all",
     "entropy_ratio",
     "excess_entropy_at_most",
+    "gap_closed",
     *(f"{name}_{one}_ms" for name in ("ttft", "ttfa", "ttft_scheduled") for one in ("median", "p90", "max")),
     "e2e_median_ms",
     "decode_tok_s",
@@ -62,6 +70,9 @@ EXPECTED = {
     "left_reasoning_share",
     "acceptance",
     "accepted_length",
+    *("reply_finished", "reply_capped", "reply_looped", "reply_recovered", "reply_tokens", "thinking_tokens"),
+    *("code_passed", "json_valid", "json_valid_unfenced", "math_right", "needle_found", "tool_points"),
+    *("reply_identical", "reply_repeated", "length_ratio", "thinking_ratio"),
 }
 
 
@@ -116,9 +127,9 @@ def test_measures_that_were_added_since_change_no_freeze_that_does_not_declare_t
     assert frozen_versions(study.base) == study.frozen["versions"]
     assert {name: f"{value:.12g}" for name, value in frozen_values(study.base).items()} == study.frozen["conformance"]
     frozen = study.frozen["versions"]["measures"]
-    # The study measures speed, and declares no other of the later ones.
-    assert set(frozen) & ADDED == set(SPEED_IDS) and set(MEASURES) == {*frozen, *ADDED}
-    slow = study.base.model_copy(update={"throughput": None})
+    # The study measures speed and its starts, and declares no other of the later ones.
+    assert set(frozen) & ADDED == {*SPEED_IDS, *STARTUP_IDS} and set(MEASURES) == {*frozen, *ADDED}
+    slow = study.base.model_copy(update={"throughput": None, "startup": None})
     assert not set(frozen_versions(slow)["measures"]) & ADDED
 
 

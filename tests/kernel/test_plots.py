@@ -180,7 +180,7 @@ def test_a_number_has_four_significant_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.001, "0.001"), (0.00001, "10⁻⁵"), (0.25, "0.25"), (16_000.0, "16,000"), (-0.5, "−0.5")],  # noqa: RUF001
+    [(0.0, "0"), (0.001, "0.001"), (0.00001, "10⁻⁵"), (0.25, "0.25"), (16_000.0, "16,000"), (-0.5, "−0.5")],  # noqa: RUF001 - as the plots print them
 )
 def test_a_tick_is_written_out_and_a_small_power_of_ten_as_one(value: float, text: str) -> None:
     assert format_tick(value) == text

@@ -68,5 +68,5 @@ def test_a_total_that_is_known_later_is_used_from_then_on() -> None:
 
 def test_lines_go_to_standard_error_at_once(capfd: object) -> None:
     stderr_line("one line")
-    captured = capfd.readouterr()  # type: ignore[attr-defined]
+    captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "one line\n")

@@ -87,8 +87,8 @@ def test_a_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Path, dama
     ],
 )
 def test_a_column_is_the_same_as_from_its_values_one_by_one(dtype: str, values: object) -> None:
-    columns = (Column("x", dtype, "1", "any"),)  # type: ignore[arg-type]
+    columns = (Column("x", dtype, "1", "any"),)
     make = {"str": str, "float": float, "int": int}[dtype]
-    one_by_one = [None if one is None else make(one) for one in values]  # type: ignore[attr-defined]
-    read = pq.read_table(io.BytesIO(parquet_bytes(columns, {"x": values})))  # type: ignore[dict-item]
+    one_by_one = [None if one is None else make(one) for one in values]
+    read = pq.read_table(io.BytesIO(parquet_bytes(columns, {"x": values})))
     assert repr(read.column("x").to_pylist()) == repr(one_by_one)

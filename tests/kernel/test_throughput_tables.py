@@ -50,3 +50,17 @@ def test_a_server_s_context_is_not_known_before_it_runs() -> None:
     text = speed_table().replace("[24]", "[4096]")
     with pytest.raises(EngcmpError, match="over the context"):
         protocol_with(text)
+
+
+def test_an_open_loop_adds_cells_at_each_rate_and_a_plan_without_one_is_written_as_before() -> None:
+    opened = protocol_with(speed_table(rate=0.5)).throughput
+    closed = protocol_with(speed_table()).throughput
+    assert opened is not None and closed is not None
+    assert [cell.cell_id for cell in opened.cells] == ["code-24-c1", "code-24-c2", "code-24-r0.5"]
+    assert opened.cells[-1].rate_per_s == 0.5 and opened.cells[-1].concurrency == 2
+    assert "open_loop" not in closed.model_dump(mode="json")
+    assert opened.model_dump(mode="json") == closed.model_dump(mode="json") | {
+        "open_loop": {"rates_per_s": [0.5], "arrival": "constant"}
+    }
+    with pytest.raises(EngcmpError, match=r"throughput\.open_loop\.rates_per_s"):
+        protocol_with(speed_table(rate=-1))

@@ -249,8 +249,8 @@ def test_an_interval_that_touches_zero_does_not_exclude_it():
 def test_the_same_draws_serve_every_measure_of_a_panel_and_quickly():
     values, ids = ragged(12)
     first = population_mean(values, ids, preset=PANEL).interval
-    begun = time.monotonic()
+    begun = time.process_time()
     for scale in range(2, 10):
         scaled = population_mean([scale * value for value in values], ids, preset=PANEL).interval
         assert scaled.low == pytest.approx(scale * first.low, rel=1e-9)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5

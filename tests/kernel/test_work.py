@@ -163,8 +163,8 @@ def test_a_receipt_is_sound_and_says_what_was_made_and_from_what(workshop: Works
 
 
 def test_no_path_host_or_user_is_in_any_receipt(measured_home: Path) -> None:
-    import getpass  # noqa: PLC0415 - only here
-    import socket  # noqa: PLC0415
+    import getpass
+    import socket
 
     words = {str(measured_home), str(Path.home()), socket.gethostname(), str(Path(__file__).parents[2])}
     words |= {f'"{getpass.getuser()}"'}
@@ -181,7 +181,7 @@ def test_each_receipt_of_a_place_is_later_than_the_one_before_though_the_clock_w
 
     class SetBack(datetime.datetime):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
             return datetime.datetime(2020, 1, 1, tzinfo=tz)
 
     monkeypatch.setattr("engcmp_assets.kernel.work.datetime.datetime", SetBack)
@@ -367,3 +367,60 @@ def test_a_product_may_be_bytes_a_file_or_what_the_store_holds(workshop: Worksho
     assert contents == [b"from bytes", b"from a file", b"held"]
     assert [output["rows"] for output in done.receipt["outputs"]] == [None, 3, None]
     assert isinstance(output_blob(done.receipt, "a"), Blob)
+
+
+# ---------------------------------------------------------------- names of outputs
+
+
+@pytest.mark.parametrize("name", ["q4_0~llamacpp@b1.json", "../up.json", "a//b.json", "", ".hidden", "rows.json\n"])
+def test_an_output_that_no_receipt_may_name_is_refused_before_anything_is_stored(workshop: Workshop, name: str) -> None:
+    def make(_work: Work) -> Made:
+        return Made([Product("sound.json", "json", b"stays out"), Product(name, "json", b"and this too")])
+
+    with pytest.raises(EngcmpError, match="an output of odd cannot be called") as told:
+        workshop.run(workshop.step("odd", (), make))
+    assert repr(name) in told.value.what and "letters" in str(told.value.remedy)
+    home = workshop.session.store.home
+    assert not [
+        path
+        for folder in ("store", "receipts", "heads", "views")
+        for path in (home / folder).rglob("*")
+        if path.is_file()
+    ]
+
+
+def test_a_record_that_its_own_check_would_refuse_is_not_written(workshop: Workshop) -> None:
+    def make(_work: Work) -> Made:
+        product = Product("twice.json", "json", b"rows")
+        return Made([product, product])
+
+    with pytest.raises(EngcmpError, match="an output stands twice") as told:
+        workshop.run(workshop.step("odd", (), make))
+    assert "nothing was recorded" in str(told.value.remedy)
+    assert not list((workshop.session.store.home / "receipts").iterdir())
+    assert workshop.session.current("odd", ArmKey.parse(Q4)) is None
+
+
+def test_the_view_of_an_output_that_is_no_more_goes_and_a_user_s_own_file_stays(workshop: Workshop) -> None:
+    names = ["rows/1.json", "rows/2.json", "old/only.json"]
+
+    def make(_work: Work) -> Made:
+        return Made([Product(name, "json", name.encode()) for name in names])
+
+    step = workshop.step("many", (), make)
+    workshop.run(step)
+    folder = workshop.session.store.home / "views" / STUDY / Q4.replace("/", "~") / "many"
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    names[1:] = []
+    workshop.run(dataclasses.replace(step, version="2"))
+    left = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    assert left == ["notes.txt", "rows", "rows/1.json"]
+    workshop.run(step)  # answered from the store: its names are there again
+    assert (folder / "old" / "only.json").read_bytes() == b"old/only.json"
+
+
+def test_views_of_an_artifact_below_another_one_stay(workshop: Workshop) -> None:
+    workshop.run(workshop.step("captured/pa", (), lambda _work: Made([Product("a.json", "json", b"a")])))
+    workshop.run(workshop.step("captured", (), lambda _work: Made([Product("b.json", "json", b"b")])))
+    folder = workshop.session.store.home / "views" / STUDY / Q4.replace("/", "~") / "captured"
+    assert (folder / "pa" / "a.json").read_bytes() == b"a" and (folder / "b.json").read_bytes() == b"b"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import html
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -88,7 +89,16 @@ def test_the_numbers_of_the_pages_are_those_of_the_summary(summary: dict[str, An
             assert f"[{format_number(item['leave_one_out'][0])}, {format_number(item['leave_one_out'][1])}]" in page
             assert f"code-2 ({format_number(item['largest_cluster']['without'])})" in page
             assert item["verdict"] in page
-        for words in ("3f" * 32, "144.8 MB", "91.73 MB", "cluster bootstrap", "99.66 % interval", "0.07130", "1 of 2"):
+        for words in (
+            "3f" * 32,
+            "144.8 MB",
+            "91.73 MB",
+            "cluster bootstrap",
+            "99.66 % interval",
+            "0.1113",
+            "0 of 2",
+            "2 of 2",
+        ):
             assert words in page
 
 
@@ -322,3 +332,34 @@ def test_a_value_that_is_neither_number_nor_reason_is_refused(summary: dict[str,
     summary["arms"][0]["figures"][0]["value"] = "0.3"
     with pytest.raises(EngcmpError, match="neither a number nor a reason"):
         render_markdown(summary)
+
+
+UNDECLARED = "Launch differences that the protocol does not declare: n_threads_batch, system_info."
+
+
+@pytest.mark.parametrize(
+    ("render", "first"),
+    [(render_markdown, "resolved"), (render_html, "resolved"), (render_table, "Closer to the reference?")],
+)
+def test_what_no_protocol_declares_stands_before_a_pair_s_first_figure(
+    render: Callable[[Any], str], first: str
+) -> None:
+    summary = sample()
+    pair = summary["comparisons"][0]
+    pair["undeclared"] = ["n_threads_batch", "system_info"]
+    pair["confounds"] = [
+        "Beside what the protocol declares, the two launches differ in n_threads_batch.",
+        *pair["confounds"],
+    ]
+    page = " ".join(
+        html.unescape(re.sub(r"(?s)<style.*?</style>|<[^>]*>", " ", render(summary))).replace("\\", "").split()
+    )
+    assert pair["figures"][0]["verdict"].startswith("resolved") and first in page
+    assert 0 <= page.find(UNDECLARED) < page.find(first)
+    assert UNDECLARED not in " ".join(render(sample()).split())
+
+
+def test_all_that_is_not_declared_is_counted_where_it_is_much() -> None:
+    summary = sample()
+    summary["comparisons"][0]["undeclared"] = [f"setting-{number}" for number in range(9)]
+    assert "setting-5 and 3 more." in " ".join(render_table(summary).split())

@@ -21,6 +21,7 @@ from summary_sample import (
 
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.publication.claims import claim, pair_name, short_names, short_sentence
+from engcmp_assets.publication.formats import not_measured
 from engcmp_assets.publication.pages import TERMINAL_COLUMNS, render_table
 
 
@@ -120,7 +121,7 @@ def test_other_verdicts_claim_no_side() -> None:
 
     assert said("not resolved") == (
         "Neither q4_0 nor q8_0 is shown to stay closer to the reference",
-        "q4_0 minus q8_0: 0.05671 nats; more than 0.07130 is excluded",
+        "q4_0 minus q8_0: 0.05671 nats; more than 0.1113 is excluded",
     )
     assert said("baseline-dependent")[0] == "q4_0 beside q8_0: it depends on the run of the baseline"
     assert "closer" not in "".join(said("descriptive"))
@@ -178,3 +179,9 @@ def test_a_pair_is_named_by_what_differs_and_what_is_shared() -> None:
     assert named("q4_0/e@1", "q8_0/e@1") == "q4_0 beside q8_0, e@1"
     assert named("q4_0/e@2", "q4_0/e@1") == "2 beside 1, q4_0/e"
     assert named("q4_0/e@2", "q8_0/e@1") == "q4_0/e@2 beside q8_0/e@1"
+
+
+def test_a_reason_that_says_itself_that_nothing_was_measured_is_not_said_twice() -> None:
+    yet = "not measured yet: engcmp run s --arm a"
+    assert not_measured({"state": "not measured", "reason": yet}) == yet
+    assert not_measured({"state": "not measured", "reason": "the engine died"}) == "not measured: the engine died"

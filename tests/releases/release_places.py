@@ -95,7 +95,7 @@ def serving(stack: ExitStack, context: ssl.SSLContext | None = None) -> Server:
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     told = Server(f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_port}")
-    handler.server_of_test = told  # type: ignore[attr-defined]
+    handler.server_of_test = told
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     stack.callback(thread.join)

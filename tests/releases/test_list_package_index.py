@@ -417,7 +417,7 @@ def test_the_real_index_lists_the_pinned_releases_with_the_pinned_hashes() -> No
     assert {"2026.4.8672", "2026.9.10809", "2026.10.11549"} <= set(sources())
     for version, source in sources().items():
         stated = {found.name: found.sha256 for found in releases[version].files}
-        for key, wheel in source["wheels"].items():  # type: ignore[attr-defined]
+        for key, wheel in source["wheels"].items():
             assert stated[wheel["file"]] == wheel["sha256"]
             assert platform_of(wheel["file"]) == key
         assert str(releases[version].digest).startswith("files:")
@@ -429,7 +429,7 @@ def test_a_wheel_of_another_platform_is_fetched_from_the_real_index(
     tmp_path: Path, platform: str, megabytes: int
 ) -> None:
     source = sources()["2026.10.11549"]
-    wheels = {key: wheel for key, wheel in source["wheels"].items() if key != platform_key()}  # type: ignore[attr-defined]
+    wheels = {key: wheel for key, wheel in source["wheels"].items() if key != platform_key()}
     if platform not in wheels:
         pytest.skip(f"{platform} is this machine")
     pin = WheelPin(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engcmp_assets.commands.replies import span_of
 from engcmp_assets.kernel.records import plain
 from engcmp_assets.kernel.replies.hits import Case, CorpusHits, count_hits, hits_text
 from engcmp_assets.kernel.replies.loops import SpanJudge, judge
 from engcmp_assets.kernel.replies.spans import Reply, Thresholds, Vocabulary, vocabulary
+from engcmp_assets.long_output_checks.judging import span_of
 from engcmp_resources.reply_files import ReplyTokenizer
 from replies_corpus.corpus import REPORTING, TUNING, Labelled, corpus
 

@@ -14,6 +14,7 @@ import docker
 import pytest
 from docker_engine import docker_engine  # noqa: F401 - a fixture
 
+from engcmp_resources.container_owners import is_dead
 from engcmp_resources.sandbox.bubblewrap import BubblewrapSandbox
 from engcmp_resources.sandbox.docker_sandbox import DockerSandbox
 from engcmp_resources.sandbox.finding import LocalSandbox
@@ -71,12 +72,27 @@ def _read(path: Path) -> bytes:
 
 
 def _docker_remains() -> tuple[list[str], list[str]]:
+    """Containers and mounts that are left; those of a living process beside this one (tests in two processes) are its own matter."""
     client = docker.from_env()
-    names = [found.name for found in client.containers.list(all=True, filters={"name": "engcmp-sandbox-"})]
+    found = client.containers.list(all=True, filters={"name": "engcmp-sandbox-"})
+    others = [one for one in found if _of_a_living_other(one.labels.get("ENGCMP_OWNER", ""))]
     root = client.info()["DockerRootDir"]
     client.close()
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return names, [line for line in lines if f" {root}/containers/" in line]
+    mounts = [line for line in lines if f" {root}/containers/" in line and not any(one.id in line for one in others)]
+    return [one.name for one in found if one not in others], mounts
+
+
+def _of_a_living_other(label: str) -> bool:
+    """Whether a container belongs to a process that lives and is neither this one nor started by it."""
+    parts = label.split()
+    if len(parts) != 4 or is_dead(label, running=True):
+        return False
+    pid = int(parts[2])
+    while pid > 1 and pid != os.getpid():
+        status = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
+        pid = int(status[1]) if len(status) > 1 else 0
+    return pid != os.getpid()
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def talk(program: str, request: bytes, seconds: float = 30, most: int = 1 << 20)
             return exchange(process.stdout.fileno(), process.stdin.fileno(), request, until=until, most_bytes=most)
         finally:
             process.kill()
-            process.stdin.raw.close()  # type: ignore[attr-defined]
+            process.stdin.raw.close()
 
 
 def test_a_long_request_is_sent_while_the_answer_is_read() -> None:

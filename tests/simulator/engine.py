@@ -208,6 +208,8 @@ class Engine:
             raise Refusal(400, "messages is no list of messages")
         pairs = [(str(message.get("role", "user")), _text_of(message.get("content"))) for message in messages]
         special = exchange.fault("control_strings_parsed") is not None
+        if len(pairs) == 1 and (known := self._known.get(f"chat:{pairs[0][1]}")):
+            return list(known)
         if not thinking and exchange.fault("thinking_switch_ignored"):
             thinking = True
         if exchange.fault("tokenizer_other"):

@@ -74,7 +74,8 @@ HELP = {
     "api_key_file": "file with the key that requests must bear",
     "load_ms": "milliseconds of 503 from /health after it listens",
     "warmup_ms": "milliseconds of warm-up behind a good /health (with --fork)",
-    "known_texts": "JSON file of texts and their token ids, as the tokenizer of the model that it plays would give them",
+    "known_texts": "JSON file of texts and their token ids, as the tokenizer of the model that it plays would give them; "
+    "with chat: before a message the ids of the whole prompt that its template makes of it",
     "until_stdin_closes": "end when standard input does, so that it does not outlive a test that was killed",
 }
 

@@ -48,7 +48,7 @@ def test_only_what_is_asked_for_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def engine(docker_engine: None) -> Any:  # noqa: F811 - the fixture
+def engine(docker_engine: None) -> Any:
     client = docker.from_env(environment=os.environ)
     client.api.import_image_from_data(container.image_tar(), repository=container.IMAGE, tag="latest")
     yield client

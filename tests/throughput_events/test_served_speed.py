@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import polars as pl
 import pytest
 from homes import assert_one_clear_line
 from speedy import (
@@ -89,6 +90,36 @@ def test_a_failed_request_makes_its_cell_incomplete_and_no_figure_is_averaged_ov
     assert "requests failed" in values["code-24-c2/aggregate_tok_s"]["missing"]
     assert isinstance(values["code-24-c1/aggregate_tok_s"], float)
     assert tiny.run("verify", TINY).returncode == 0
+
+
+def test_an_open_loop_tells_latency_from_when_a_request_was_due(tmp_path: Path, measured_home: Path) -> None:
+    port = free_port()
+    tiny = served_study(tmp_path / "study", measured_home, port, repeats=1, requests=4, rate=20.0)
+    prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())
+    known = tmp_path / "known.json"
+    texts = {
+        (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
+        for one in prompts["windows"]
+    }
+    known.write_text(json.dumps(texts), encoding="utf-8")
+    with running_simulator(
+        "vllm", port=port, model=MODEL, vocab=VOCAB, known_texts=known, timing={"ttft_ms": 80.0, "itl_ms": 5.0}
+    ):
+        done = tiny.run("run", TINY)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert tiny.run("verify", TINY).returncode == 0
+    sent = requests_of(tiny, SERVED).filter(pl.col("cell_id") == "code-24-r20").sort("scheduled_at_ns")
+    assert sent["scheduled_at_ns"].diff().drop_nulls().to_list() == [50_000_000] * 3, "whatever comes back"
+    assert sent["t0_ns"][1] < sent["done_at_ns"][0], "the second goes out before the first has ended"
+    made = receipt(tiny, "throughput_cells", SERVED)
+    cells = {cell["cell_id"]: cell for cell in json.loads(stored(tiny, made, "cells.json").read_bytes())["cells"]}
+    assert [cells[name]["loop"] for name in ("code-24-c1", "code-24-c2", "code-24-r20")] == ["closed", "closed", "open"]
+    figures = cells["code-24-r20"]["figures"]
+    due, ttft = (figures[name]["value"] for name in ("ttft_scheduled_median_ms", "ttft_median_ms"))
+    assert due >= ttft > 80 and "open loop" in figures["prefill_tok_s"]["missing"]
+    (page,) = (tiny.home / "views" / TINY).glob("*/publication/SUMMARY.md")
+    text = page.read_text(encoding="utf-8")
+    assert "`ttft_scheduled_median_ms`" in text and "an open loop, whose latency is also told" in text
 
 
 def test_a_busy_engine_is_refused_and_nothing_is_timed(served: tuple[TinyStudy, Start]) -> None:

@@ -18,7 +18,7 @@ EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scena
 
 
 def graded(name: str, *turns: list[object], failure: str | None = None) -> Grade:
-    return grade(BY_ID[name], conversation(turns, failure))  # type: ignore[arg-type]
+    return grade(BY_ID[name], conversation(turns, failure))
 
 
 def test_there_are_twelve_scenarios_of_several_turns() -> None:

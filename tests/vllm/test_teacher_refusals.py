@@ -15,7 +15,7 @@ from engcmp_resources.errors import EngcmpError
 @pytest.mark.parametrize("name", ["torch", "transformers"])
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     for module in ("torch", "transformers"):
-        monkeypatch.setitem(sys.modules, module, SimpleNamespace() if module != name else None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace() if module != name else None)
     with pytest.raises(EngcmpError, match=rf"needs the package {name}; pip install 'engcmp\[torch\]'"):
         teacher_rows(tmp_path, {"w": [1, 2]}, tmp_path / "out", dtype="float32")
     assert not (tmp_path / "out").exists()

@@ -61,6 +61,15 @@ def hits_text(found: CorpusHits) -> str:
     return "\n".join(lines)
 
 
+def vote_text(found: CorpusHits) -> str:
+    """What the vote is worth, in a line."""
+    vote = found.detectors[-1]
+    return (
+        f"The vote of the detectors finds {vote.hits} of {found.loops} labelled loops, and flags {vote.false_flags} of "
+        f"{found.healthy} healthy replies; loops in fewer than about 14,000 characters are often missed"
+    )
+
+
 # Made by tests/replies_corpus/report.py, with the tokenizer of SmolLM2.
 ON_REPORTING_SEEDS = CorpusHits(
     loops=270,

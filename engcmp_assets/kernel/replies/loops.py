@@ -28,7 +28,7 @@ from engcmp_assets.kernel.replies.structure import structure
 
 Detector = Literal["exact_period", "self_repetition", "novelty8", "novelty8_digits"]
 DETECTORS: tuple[Detector, ...] = ("exact_period", "self_repetition", "novelty8", "novelty8_digits")
-_UNFINISHED: tuple[Finish, ...] = ("capped", "stopped_early", "error")
+UNFINISHED: tuple[Finish, ...] = ("capped", "stopped_early", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Loop:
 class ReplyVerdict:
     """A reply's class, its loop, and the measures of the span in which it ended. `looped`: it never came out of the loop; a finished
     reply with such a stretch is `recovered`, and `loop` and `loop_span` tell where. Lengths of a capped reply are lower bounds.
+    `judged` is False where the span is too short for any detector but exact copies, and none was found: that is no word against a loop.
     """
 
     reply_id: str
@@ -69,6 +70,7 @@ class ReplyVerdict:
     reasoning_chars: int
     answer_tokens: int
     answer_chars: int
+    judged: bool
 
 
 class SpanJudge:
@@ -164,7 +166,7 @@ def judge(reply: Reply, vocabulary: Vocabulary, thresholds: Thresholds | None = 
     judging, last = SpanJudge(vocabulary, limits), reply.last
     finish = finish_of(reply.finish_reason, has_text=bool(last.text))
     loop_span: str | None = last.name
-    if finish in _UNFINISHED:
+    if finish in UNFINISHED:
         found = judging.measure(last)
         loop = judging.loop_at_end(last, reply.kind, found)
     else:
@@ -176,10 +178,16 @@ def judge(reply: Reply, vocabulary: Vocabulary, thresholds: Thresholds | None = 
     own = last is reply.answer and len(reply.reasoning.tokens)
     none = Missing("there is no answer beside a reasoning")
     return ReplyVerdict(
-        reply.reply_id, finish, finish in _UNFINISHED and loop is not None, loop, loop_span if loop is not None else None, found,
+        reply.reply_id, finish, finish in UNFINISHED and loop is not None, loop, loop_span if loop is not None else None, found,
         restated(last.tokens, reply.reasoning.tokens, limits) if own else none,
         len(reply.reasoning.tokens), len(reply.reasoning.text), len(reply.answer.tokens), len(reply.answer.text),
+        loop is not None or len(last.tokens) >= least_judged(limits),
     )  # fmt: skip
+
+
+def least_judged(thresholds: Thresholds) -> int:
+    """The tokens of a span from which on a detector other than `exact_period` may speak."""
+    return thresholds.least_grams + thresholds.gram_tokens - 1
 
 
 def repetition_onset(found: Repetition) -> int:

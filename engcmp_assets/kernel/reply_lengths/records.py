@@ -67,7 +67,7 @@ def reply_length(prompt_id: str, tokens: int, finish: str, *, looped: bool) -> R
         raise EngcmpError(
             f"prompt {prompt_id}: {finish!r} is no finish class", remedy="use those of MEASURES section 7"
         )
-    return ReplyLength(prompt_id, tokens, ending)  # type: ignore[arg-type]
+    return ReplyLength(prompt_id, tokens, ending)  # type: ignore[arg-type] # one of the words, by the lines above
 
 
 def thinking_length(

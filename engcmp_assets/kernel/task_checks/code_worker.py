@@ -26,13 +26,13 @@ def exact_form(value: object) -> list[object]:
         return ["none"]
     for plain, write in LEAVES:
         if kind is plain:  # never `in` or `==`: the type may be the code's own, and say that it equals any other
-            return [plain.__name__, write(value)]  # type: ignore[arg-type]
+            return [plain.__name__, write(value)]  # type: ignore[arg-type] # its kind was looked at above
     if kind is list or kind is tuple:
-        return [kind.__name__, *map(exact_form, value)]  # type: ignore[call-overload]
+        return [kind.__name__, *map(exact_form, value)]  # type: ignore[call-overload] # its kind was looked at above
     if kind is set or kind is frozenset:
-        return [kind.__name__, *sorted(map(exact_form, value), key=json.dumps)]  # type: ignore[call-overload]
+        return [kind.__name__, *sorted(map(exact_form, value), key=json.dumps)]  # type: ignore[call-overload] # its kind was looked at above
     if kind is dict:
-        pairs = [[exact_form(key), exact_form(item)] for key, item in value.items()]  # type: ignore[attr-defined]
+        pairs = [[exact_form(key), exact_form(item)] for key, item in value.items()]  # type: ignore[attr-defined] # its kind was looked at above
         return ["dict", *sorted(pairs, key=json.dumps)]
     raise TypeError(f"a value of type {kind.__name__}")
 

@@ -129,19 +129,42 @@ def drift_ratios(runs: ArmRuns, measure_id: str) -> tuple[DriftRatio, ...]:
     return tuple(found)
 
 
-def noise_band(
-    declared: DeclaredBand | None, sides: tuple[ArmRuns, ArmRuns], drift: tuple[DriftRatio, ...]
-) -> NoiseBand | NoBand:
-    """The band of one measure from the declared one and the `drift` ratios of both arms; the wider of the two is used.
+def pair_drift(sides: tuple[ArmRuns, ArmRuns], measure_id: str) -> tuple[DriftRatio, ...]:
+    """The ratio candidate / baseline of every repeat of every cell, as a ratio to that of the first runs.
 
-    There is none where none was declared, and none where not both arms were repeated: an unchecked band is no band.
+    Two arms that drift apart leave each its own band by less than their ratio leaves it.
+    """
+    found = []
+    candidate, baseline = sides
+    for upper, lower in zip(candidate.repeats, baseline.repeats, strict=False):
+        for cell_id in upper.cells:
+            first, again = (
+                ratio_of(figure_value(one, cell_id, measure_id), figure_value(other, cell_id, measure_id))
+                for one, other in ((candidate.main, baseline.main), (upper, lower))
+            )
+            ratio = ratio_of(again, first)
+            if not isinstance(ratio, Missing) and ratio > 0:
+                found.append(DriftRatio(f"{candidate.arm} / {baseline.arm}", cell_id, upper.label, ratio))
+    return tuple(found)
+
+
+def noise_band(
+    declared: DeclaredBand | None,
+    sides: tuple[ArmRuns, ArmRuns],
+    drift: tuple[DriftRatio, ...],
+    of_pair: tuple[DriftRatio, ...] = (),
+) -> NoiseBand | NoBand:
+    """The band of one measure from the declared one, the `drift` ratios of both arms and those of their ratio; the widest is used.
+
+    So a cell is called faster only where the ratio of each repeat lies on the same side of 1. There is no band where none was declared,
+    and none where not both arms were repeated: an unchecked band is no band.
     """
     if declared is None:
         return NoBand("descriptive", "no noise band was declared")
     lacking = [side.arm for side in sides if side.arm not in {one.arm for one in drift}]
     if lacking:
         return NoBand("no floor", f"the declared band was not checked: no drift repeat of {' or of '.join(lacking)}")
-    widest = max(max(one.ratio, 1 / one.ratio) for one in drift) - 1
+    widest = max(max(one.ratio, 1 / one.ratio) for one in (*drift, *of_pair)) - 1
     labels = [label for side in sides if (label := _session(side, declared)) is not None]
     if widest > declared.share:
         labels.append(

@@ -12,7 +12,7 @@ import polars as pl
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Interval, Missing
 from engcmp_assets.kernel.throughput.request_values import QUANTILES, READ, request_values
-from engcmp_assets.kernel.throughput.stream_arrays import span_columns
+from engcmp_assets.kernel.throughput.stream_arrays import SPAN_READ, span_columns
 from engcmp_assets.kernel.throughput.streams import frame_columns
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS, PANEL, Preset
 
@@ -29,7 +29,7 @@ def batch_spans(done: pl.DataFrame) -> pl.DataFrame:
     token; `all_from` and `all_until` (ns): while every stream of it decodes. Requests without a batch are one batch; a `run` is a
     repeat of the cell, between two of which nothing was timed.
     """
-    columns = frame_columns(done, ("run", "batch", "n", "t0_ns", "first", "last"))
+    columns = frame_columns(done, SPAN_READ)
     return pl.DataFrame(span_columns(columns))
 
 

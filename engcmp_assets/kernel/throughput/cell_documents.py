@@ -24,6 +24,7 @@ from engcmp_assets.kernel.throughput.stream_arrays import (
     stream_columns,
     taken,
 )
+from engcmp_assets.kernel.throughput.type7 import quantiles
 
 Float64 = npt.NDArray[np.float64]
 
@@ -110,7 +111,7 @@ def _spread(values: Float64, share: float, reason: str) -> _Value:
     if not len(values):
         return Missing(reason)
     shares = (share, 0.0, 1.0, *((0.1, 0.9) if share == _HALF else ()))
-    found = np.quantile(values, shares, method="linear").tolist()
+    found = quantiles(values, shares)
     return dict(zip(("value", "low", "high", "p10", "p90"), found, strict=False)) | {"n": len(values)}
 
 
@@ -122,6 +123,8 @@ def _share(part: Any, whole: Any, reason: str) -> _Value:
 
 
 def _prefill_rate(done: Columns, cell: Mapping[str, Any]) -> _Value:
+    if cell.get("loop") == "open":
+        return Missing("an open loop: a prefill rate is read with one stream at a time")
     if cell["concurrency"] != 1:
         return Missing(f"{cell['concurrency']} streams: a prefill rate is read with one stream only")
     cached = done["cached_tokens"]
@@ -191,8 +194,8 @@ def _gaps(updates: Updates, table: Columns) -> _Value:
 
 def _failures(table: Columns) -> list[dict[str, Any]]:
     """Every request that did not complete, with its cause; a stream without a token is one."""
-    failed = taken(table, ~table["ok"].data)
-    rows = zip(*(failed[name].tolist() for name in ("request_id", "status", "cause")), strict=True)
+    failed = taken(table, ~table["ok"].data, ("request_id", "status", "cause"))
+    rows = zip(*(column.tolist() for column in failed.values()), strict=True)
     return [
         {
             "request_id": name,

@@ -18,6 +18,7 @@ from engcmp_assets.kernel.throughput.stream_events import KINDS
 
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int32": pa.int32(), "list[str]": pa.list_(pa.string())}
 _GROUP = 1 << 16  # rows that are written at once
+_PACKED = 256  # rows of a table from which on compressing it is worth the time
 _CLOCK = "reading of CLOCK_MONOTONIC"
 EVENT_COLUMNS = (
     Column("request_id", "str", "1", "the request whose stream the event is of"),
@@ -93,6 +94,14 @@ def events_of(records: Sequence[RequestRecords]) -> Events:
 
 def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype=dtype)
+
+
+def requests_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """requests.parquet of a cell: few rows of many columns, where dictionaries, statistics and compression cost more than they save."""
+    buffer = io.BytesIO()
+    packing = "zstd" if len(rows) >= _PACKED else "none"
+    pq.write_table(requests_table(rows), buffer, compression=packing, use_dictionary=False, write_statistics=False)
+    return buffer.getvalue()
 
 
 def requests_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -61,7 +61,8 @@ def _vllm(table: pl.DataFrame, events: pl.DataFrame) -> dict[str, Any]:
 
 def _guidellm(table: pl.DataFrame) -> dict[str, Any]:
     """A token event is one with reasoning, content or a tool call. ITL = (last - first) / (tokens - 1), one value a request; TPOT =
-    (last - start) / tokens, so with the first token's time; the latency ends with the closing `[DONE]`. Tokens are those of `usage`.
+    (last - start) / tokens, so with the first token's time; the latency ends with the closing `[DONE]` (guidellm's own a little later, when
+    its connection is free again: no event tells that). Tokens are those of `usage`.
     """
     t0, first, last = pl.col("t0_ns"), pl.col("content_first"), pl.col("content_last")
     n = pl.col("usage_completion_tokens")

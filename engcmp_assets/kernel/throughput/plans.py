@@ -200,16 +200,48 @@ def nonce_line(study: str, cell_id: str, repeat: int, request: int) -> str:
 
 
 def listing(plan: Plan) -> list[dict[str, Any]]:
-    """Every request that the plan sends, in order: its cell, prompt digest, expected prompt tokens, seed and max_tokens."""
-    return [_listed(cell, request) for cell in plan.cells for request in cell.requests]
+    """Every timed request of the plan, in order: its cell, digests of the prompt and of its first line, what is expected and asked of it.
+
+    `first_line_sha256` is None for a prompt that is given as token ids, or that begins with something else than text.
+    """
+    return [_listed(cell, request, is_timed=True) for cell in plan.cells for request in cell.requests]
 
 
-def _listed(cell: PlanCell, request: PlanRequest) -> dict[str, Any]:
+def sent(plan: Plan, warm_up: int) -> list[dict[str, Any]]:
+    """As `listing`, with the untimed requests where they are sent: before each new width `warm_up` of each stream, or the plan's own."""
+    found, last = [], None
+    for cell in plan.cells:
+        before = cell_warm_up(cell, warm_up, last=last)
+        found += [_listed(cell, one, is_timed=False) for one in before or ()]
+        found += [_listed(cell, one, is_timed=True) for one in cell.requests]
+        last = cell.concurrency
+    return found
+
+
+def cell_warm_up(cell: PlanCell, warm_up: int, *, last: int | None) -> tuple[PlanRequest, ...] | None:
+    """What is sent before a cell, untimed, `last` being the width of the cell before; None where nothing is to be warmed up."""
+    if cell.warmup is None and cell.concurrency == last:
+        return None
+    return warm_up_requests(cell, warm_up * min(cell.concurrency, len(cell.requests)))
+
+
+def _first_line(request: PlanRequest) -> str | None:
+    """The line with which a prompt begins: what no other prompt has, a cache cannot have either."""
+    if request.token_ids is not None:
+        return None
+    text = request.prompt if request.messages is None else request.messages[0].get("content")
+    return text.partition("\n")[0] if isinstance(text, str) else None
+
+
+def _listed(cell: PlanCell, request: PlanRequest, *, is_timed: bool) -> dict[str, Any]:
+    line = _first_line(request)
     return {
         "cell_id": cell.cell_id,
         "concurrency": cell.concurrency,
         "request_id": request.request_id,
+        "timed": is_timed,
         "prompt_sha256": request.prompt_sha256,
+        "first_line_sha256": None if line is None else sha256_bytes(line.encode("utf-8", "surrogatepass")),
         "expected_prompt_tokens": request.expected_prompt_tokens,
         "seed": request.seed,
         "max_tokens": request.max_tokens,

@@ -15,6 +15,7 @@ from engcmp_assets.kernel.throughput.bands import (
     drift_ratios,
     figure_value,
     noise_band,
+    pair_drift,
     ratio_of,
 )
 from engcmp_assets.kernel.throughput.batches import ratio_interval
@@ -25,7 +26,10 @@ COMPARED = (
     "ttft_median_ms", "ttft_p90_ms", "ttfa_median_ms", "e2e_median_ms", "decode_tok_s", "clean_decode_tok_s",
     "aggregate_tok_s", "aggregate_steady_tok_s", "prefill_tok_s",
 )  # fmt: skip
+SCHEDULED = ("ttft_scheduled_median_ms", "ttft_scheduled_p90_ms")
+"""What is compared of cells in an open loop beside it. In a closed loop a request is due when a place is free: that is no schedule."""
 NOT_COMPARABLE = "not comparable"
+_APART = ("faster", "slower")
 _FIRST1 = {"decode_tok_s": "decode_first1_tok_s", "clean_decode_tok_s": "clean_decode_first1_tok_s"}
 _FIRST1_LABEL = "first update taken as 1 token on both sides: {} gives neither token ids nor continuous usage"
 
@@ -35,7 +39,7 @@ class CellRatio:
     """One cell: candidate / baseline, the verdict, and what stands beside it.
 
     `measure` is the figure that was in fact divided; `drift` the repeats of each arm against its own first run; `of_repeats`
-    candidate / baseline once more in each pair of repeats, in their order.
+    candidate / baseline once more in each pair of repeats, in their order, and `words_of_repeats` what each of these would be called.
     """
 
     cell_id: str
@@ -48,6 +52,12 @@ class CellRatio:
     drift: tuple[DriftRatio, ...]
     labels: tuple[str, ...]
     of_repeats: tuple[float | Missing, ...] = ()
+    words_of_repeats: tuple[str, ...] = ()
+
+    @property
+    def repeats_agree(self) -> bool:
+        """Whether each repeat that has a ratio would be called as the cell is."""
+        return all(word in (self.verdict, NOT_COMPARABLE) for word in self.words_of_repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +78,50 @@ def compare_arms(
     baseline: ArmRuns,
     *,
     declared: DeclaredBand | None,
-    measures: tuple[str, ...] = COMPARED,
+    measures: tuple[str, ...] = (*COMPARED, *SCHEDULED),
     preset: Preset = PANEL,
     level: float = 0.95,
 ) -> tuple[MeasureRatios, ...]:
     """Ratio, verdict, interval and drift of each of `measures` in every cell that either arm has.
 
-    The verdicts of one figure share one band, which its own drift repeats check. Raises EngcmpError for a measure that nothing defines.
+    Those of SCHEDULED are of cells in an open loop alone, and left out where there is none. The verdicts of one figure share one band,
+    which its own drift repeats check. Raises EngcmpError for a measure that nothing defines.
     """
-    return tuple(_of_measure(name, (candidate, baseline), declared, preset, level) for name in measures)
+    every = dict.fromkeys(name for side in (candidate, baseline) for name in side.main.cells)
+    opened = [name for name in every if any(_is_open(side, name) for side in (candidate, baseline))]
+    asked = [(name, opened if name in SCHEDULED else list(every)) for name in measures]
+    return tuple(
+        _of_measure(name, cells, (candidate, baseline), declared, preset, level)
+        for name, cells in asked
+        if cells or name not in SCHEDULED
+    )
 
 
-def _of_measure(
-    measure_id: str, sides: tuple[ArmRuns, ArmRuns], declared: DeclaredBand | None, preset: Preset, level: float
+def _is_open(side: ArmRuns, cell_id: str) -> bool:
+    return side.main.cells.get(cell_id, {}).get("loop") == "open"
+
+
+def _of_measure(  # noqa: PLR0917 - each is a thing of its own
+    measure_id: str,
+    names: list[str],
+    sides: tuple[ArmRuns, ArmRuns],
+    declared: DeclaredBand | None,
+    preset: Preset,
+    level: float,
 ) -> MeasureRatios:
     better = measure(measure_id).better
     untold = _cannot_tell_the_first(sides) if measure_id in _FIRST1 else None
     divided = _FIRST1[measure_id] if untold else measure_id
-    drift = tuple(one for side in sides for one in drift_ratios(side, divided))
-    band = noise_band(declared, sides, drift)
-    names = dict.fromkeys(name for side in sides for name in side.main.cells)
+    # The drift of other cells than these says nothing of them.
+    drift = tuple(one for side in sides for one in drift_ratios(side, divided) if one.cell_id in names)
+    band = noise_band(declared, sides, drift, tuple(one for one in pair_drift(sides, divided) if one.cell_id in names))
     cells = tuple(_cell(name, divided, sides, band=band, drift=drift, preset=preset, level=level) for name in names)
     counts: dict[str, int] = {}
     for one in cells:
         counts[one.verdict] = counts.get(one.verdict, 0) + 1
     labels = (band.reason,) if isinstance(band, NoBand) else band.labels
     labels += (_FIRST1_LABEL.format(untold),) if untold else ()
-    return MeasureRatios(divided, better, band, cells, counts, _sentence(counts, band), labels)
+    return MeasureRatios(divided, better, band, cells, counts, _sentence(counts, band, cells), labels)
 
 
 def _cannot_tell_the_first(sides: tuple[ArmRuns, ArmRuns]) -> str | None:
@@ -122,7 +149,7 @@ def _cell(
         return CellRatio(cell_id, measure_id, upper, lower, ratio, NOT_COMPARABLE, ratio, own, (ratio.reason,))
     first, second = (side.main.cells[cell_id] for side in sides)
     labels = pair_labels(first, second, (sides[0].arm, sides[1].arm))
-    verdict = _verdict(ratio, measure(measure_id).better, band)
+    better = measure(measure_id).better
     streams = [side.main.streams.get(cell_id) for side in sides]
     interval: Interval | Missing = Missing("the streams of the cell are not at hand")
     if streams[0] is not None and streams[1] is not None:
@@ -131,7 +158,10 @@ def _cell(
         ratio_of(figure_value(one, cell_id, measure_id), figure_value(other, cell_id, measure_id))
         for one, other in zip(sides[0].repeats, sides[1].repeats, strict=False)
     )
-    return CellRatio(cell_id, measure_id, upper, lower, ratio, verdict, interval, own, labels, again)
+    verdict, *words = (
+        NOT_COMPARABLE if isinstance(one, Missing) else _verdict(one, better, band) for one in (ratio, *again)
+    )
+    return CellRatio(cell_id, measure_id, upper, lower, ratio, verdict, interval, own, labels, again, tuple(words))
 
 
 def _verdict(ratio: float, better: str, band: NoiseBand | NoBand) -> str:
@@ -144,8 +174,8 @@ def _verdict(ratio: float, better: str, band: NoiseBand | NoBand) -> str:
     return "faster" if (ratio > 1) == (better == "higher") else "slower"
 
 
-def _sentence(counts: dict[str, int], band: NoiseBand | NoBand) -> str:
-    """As `19 faster, 3 level, 0 slower of 22; 1 not comparable`."""
+def _sentence(counts: dict[str, int], band: NoiseBand | NoBand, cells: tuple[CellRatio, ...]) -> str:
+    """As `19 faster, 3 level, 0 slower of 22; 1 not comparable; a later repeat of 2 does not agree`."""
     apart = counts.get(NOT_COMPARABLE, 0)
     compared = sum(counts.values()) - apart
     words = (
@@ -153,4 +183,6 @@ def _sentence(counts: dict[str, int], band: NoiseBand | NoBand) -> str:
         if isinstance(band, NoBand)
         else f"{', '.join(f'{counts.get(word, 0)} {word}' for word in ('faster', 'level', 'slower'))} of {compared}"
     )
-    return f"{words}; {apart} {NOT_COMPARABLE}" if apart else words
+    words += f"; {apart} {NOT_COMPARABLE}" if apart else ""
+    apart = sum(not one.repeats_agree for one in cells if one.verdict in _APART)
+    return f"{words}; a later repeat of {apart} does not agree" if apart else words

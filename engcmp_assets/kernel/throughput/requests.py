@@ -35,6 +35,28 @@ CAUSES = {
     "cut_clean": "the body ended well, without [DONE] and without a finish reason",
     "no_done": "the body ended well and the reply had a finish reason, but [DONE] did not come",
 }
+FLAGS = {
+    "approximate count": "text was counted, one token for each event; the server states no count",
+    "first token's chunk not counted": "how many tokens the first event holds is not known",
+    "impossible count": "more tokens came, or are stated, than were asked for",
+    "counts differ": "the server states another number of tokens than came",
+    "usage missing": "the server states no token counts",
+    "prompt tokens differ": "the server counts other prompt tokens than the plan expects",
+    "no finish reason": "the server does not say why the reply ended",
+    "reasoning stated as 0": "reasoning came, and the server states that there is none",
+    "shorter than asked": "the reply ended early although it was to go on to its end",
+    "refused with 429 before": "the server was too busy at first, and the request was sent again",
+    "sent again on a new connection": "the server had closed an idle connection",
+    "connection did not end well after [DONE]": "the reply is whole, its connection broke after it",
+    "first read held several token events": "the first tokens came together: the decode rate begins after them",
+    "cached prompt tokens": "part of the prompt came from a cache, and was not computed in the time to the first token",
+    "the client was the limit": "this client was late or had no time left: the times are not the server's alone",
+    "the calibration of the client failed": "against a server that only sends, this client was late: see `client` in cells.json",
+    "the engine was not idle before": "other requests ran or waited when the cell began",
+    "the engine counted preemptions": "the engine put requests back for want of room",
+    "the engine counted restarts": "the engine was started anew within the cell",
+}
+"""What each flag of a request or cell means, by how the flag begins."""
 _NEVER_ANSWERED = {
     "refused": "connection_refused", "not_connected": "not_connected", "late_connect": "connect_deadline", "no_answer": "no_answer",
     "late_first_byte": "first_byte_deadline",
@@ -42,6 +64,12 @@ _NEVER_ANSWERED = {
 _BROKEN_OFF = {
     "cut": "cut_in_body", "reset": "reset", "late_between": "stalled", "late_whole": "whole_deadline", "bad_http": "bad_http",
 }  # fmt: skip
+
+
+def cause_words(cause: str) -> str:
+    """What a cause of failure means, in words."""
+    known = CAUSES.get(cause)
+    return known or (CAUSES["http_STATUS"] if cause.startswith("http_") else "the cause that the server gave")
 
 
 class Received(Protocol):

@@ -12,22 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from engcmp_assets.kernel.plots import (
-    _COLOURS,
-    _DOT_IN,
-    _FAINT,
-    _GRID,
-    _LINES,
-    _MARKERS,
+    COLOURS,
+    DOT_IN,
+    FAINT,
+    GRID,
+    LINES,
+    MARKERS,
     DotRow,
-    _blank,
-    _canvas_for,
-    _draw_dot,
-    _finish_rows,
-    _own_style,
-    _png,
-    _write_value,
+    blank,
+    canvas_for,
+    draw_dot,
+    finish_rows,
     format_number,
     format_tick,
+    own_style,
+    png_of,
+    write_value,
 )
 from engcmp_assets.kernel.records import Interval, Missing
 from engcmp_assets.kernel.throughput.bands import NoBand
@@ -49,24 +49,24 @@ def ratio_dots(title: str, found: MeasureRatios, *, pixel_ratio: int = 1) -> byt
     comparable is its reason in words.
     """
     rows = [_row(cell) for cell in found.cells]
-    with _own_style():
-        canvas, axes = _canvas_for(title, rows, row_in=_DOT_IN, pixel_ratio=pixel_ratio)
+    with own_style():
+        canvas, axes = canvas_for(title, rows, row_in=DOT_IN, pixel_ratio=pixel_ratio)
         axes.set_xscale("log")
         if not isinstance(found.band, NoBand):
-            axes.axvspan(found.band.low, found.band.high, color=_GRID, zorder=0, linewidth=0)
-        axes.axvline(1, color=_FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            axes.axvspan(found.band.low, found.band.high, color=GRID, zorder=0, linewidth=0)
+        axes.axvline(1, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         for place, (row, cell) in enumerate(zip(rows, found.cells, strict=True)):
             if isinstance(cell.ratio, Missing):
                 _not_comparable(axes, place, cell.ratio.reason)
                 continue
             drift = [one.ratio for one in cell.drift]
-            axes.plot(drift, [place] * len(drift), "o", mfc="none", mec=_FAINT, ms=4, mew=0.9, zorder=2)
-            _draw_dot(axes, place, row, _VERDICTS.index(cell.verdict))
-            _write_value(axes, place, row)
+            axes.plot(drift, [place] * len(drift), "o", mfc="none", mec=FAINT, ms=4, mew=0.9, zorder=2)
+            draw_dot(axes, place, row, _VERDICTS.index(cell.verdict))
+            write_value(axes, place, row)
         _ratio_axis(axes, found, rows)
         named = [DotRow(row.label, row.value, None, None, "", "") for row in rows]
-        _finish_rows(axes, named, textwrap.fill(_unit(found), _UNIT_CHARACTERS), marker=True)
-        return _png(canvas)
+        finish_rows(axes, named, textwrap.fill(_unit(found), _UNIT_CHARACTERS), marker=True)
+        return png_of(canvas)
 
 
 def _row(cell: CellRatio) -> DotRow:
@@ -85,7 +85,7 @@ def _unit(found: MeasureRatios) -> str:
 
 def _not_comparable(axes: Axes, place: int, reason: str) -> None:
     text = textwrap.fill(f"not comparable: {reason}", _REASON_CHARACTERS, max_lines=_REASON_LINES, placeholder=" …")
-    style: dict[str, Any] = {"va": "center", "fontsize": 8.5, "style": "italic", "color": _FAINT, "zorder": 4}
+    style: dict[str, Any] = {"va": "center", "fontsize": 8.5, "style": "italic", "color": FAINT, "zorder": 4}
     axes.text(
         0.02,
         place,
@@ -121,13 +121,13 @@ def decode_against_overlap(
     known = {arm: table.select("overlap", decode).drop_nulls() for arm, table in arms.items()}
     if not any(len(table) for table in known.values()):
         raise EngcmpError(f"plot {title!r} has no stream with a decode rate", remedy="leave the plot out and say why")
-    with _own_style():
-        canvas, axes = _blank(title, height_in=4.2, pixel_ratio=pixel_ratio)
-        axes.axvline(CLEAN_BELOW, color=_FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    with own_style():
+        canvas, axes = blank(title, height_in=4.2, pixel_ratio=pixel_ratio)
+        axes.axvline(CLEAN_BELOW, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         for number, (arm, table) in enumerate(known.items()):
             look: dict[str, Any] = {
-                "color": _COLOURS[number % len(_COLOURS)],
-                "marker": _MARKERS[number % len(_MARKERS)],
+                "color": COLOURS[number % len(COLOURS)],
+                "marker": MARKERS[number % len(MARKERS)],
             }
             axes.plot(
                 table["overlap"].to_numpy(),
@@ -142,14 +142,14 @@ def decode_against_overlap(
             points = [(at, float(rate)) for at, rate in line if not isinstance(rate, Missing)]
             label = f"{arm} ({len(table):,} streams{_clean(table, decode)})"
             xs, ys = ([point[side] for point in points] for side in (0, 1))
-            axes.plot(xs, ys, label=label, linestyle=_LINES[number % len(_LINES)], ms=8, mec="white", zorder=3, **look)
+            axes.plot(xs, ys, label=label, linestyle=LINES[number % len(LINES)], ms=8, mec="white", zorder=3, **look)
         axes.set_xlim(-0.03, 1.03)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("share of a stream's decode beside other streams' prefill (dashed: clean below 5 %)")
         axes.set_ylabel("decode of a stream (tokens/s)")
         axes.grid(True)
         axes.figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)
-        return _png(canvas)
+        return png_of(canvas)
 
 
 def _middle(table: pl.DataFrame, low: float, high: float) -> float:

@@ -6,7 +6,7 @@ nanoseconds. A token event is an event with at least one token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ INTS = (
     "cached_tokens", "repeat", "batch", "characters", "max_tokens", "expected_prompt_tokens",
 )  # fmt: skip
 TEXTS = ("request_id", "finish_reason", "status", "cause", "counted_by", "flags")
+SPAN_READ = ("run", "batch", "n", "t0_ns", "first", "last")
+"""The columns that a batch's spans are made of."""
 _REASONING, _ANSWER, _TOOL = (KINDS.index(name) for name in ("reasoning", "answer", "tool_call"))
 
 
@@ -78,9 +80,12 @@ def request_columns(rows: Sequence[dict[str, Any]]) -> Columns:
     return found | {name: masked([row.get(name) for row in rows], object) for name in TEXTS}
 
 
-def taken(columns: Columns, which: npt.NDArray[Any]) -> Columns:
-    """The rows that a mask or a list of numbers names."""
-    return {name: column[which] for name, column in columns.items()}
+def taken(columns: Columns, which: npt.NDArray[Any], names: Iterable[str] | None = None) -> Columns:
+    """The rows that a mask or a list of numbers names, of all columns or of those in `names`; not copied where that is every row."""
+    wanted = columns if names is None else {name: columns[name] for name in names}
+    if which.dtype == bool and which.all():
+        return dict(wanted)
+    return {name: column[which] for name, column in wanted.items()}
 
 
 def stream_columns(events: Events, requests: Columns) -> tuple[Columns, Updates]:
@@ -228,7 +233,7 @@ def _overlap(found: Columns, moving: npt.NDArray[np.bool_]) -> Any:
 
 def _steady(updates: Updates, found: Columns) -> Any:
     """The tokens of each stream that came while every stream of its batch decoded; the first such instant ends a token made before."""
-    spans = span_columns(taken(found, found["ok"].data))
+    spans = span_columns(taken(found, found["ok"].data, SPAN_READ))
     bounds = {
         (run, batch): (start, end)
         for run, batch, start, end in zip(
@@ -246,9 +251,7 @@ def _steady(updates: Updates, found: Columns) -> Any:
 
 def span_columns(done: Columns) -> dict[str, Int64]:
     """One row for each batch of completed requests, as `batches.batch_spans` describes it: plain int64 arrays [batches]."""
-    run, batch, n, t0, first, last = (
-        np.ma.getdata(done[name]) for name in ("run", "batch", "n", "t0_ns", "first", "last")
-    )
+    run, batch, n, t0, first, last = (np.ma.getdata(done[name]) for name in SPAN_READ)
     order = np.lexsort((batch, run))
     run, batch = run[order], batch[order]
     if not order.size:

@@ -226,6 +226,17 @@ def read_stream(body: bytes | bytearray) -> StreamEvents:
 
     A last event without its blank line is read where it is whole, and flagged.
     """
+    return _finished(*_collected(body))
+
+
+def reply_texts(body: bytes | bytearray) -> tuple[str, str]:
+    """The text of the reasoning and that of the answer in a body, each as it came, one piece after the other."""
+    reader, _, _ = _collected(body)
+    return "".join(reader.thoughts), "".join(reader.answers)
+
+
+def _collected(body: bytes | bytearray) -> tuple[_Reader, Ends, list[str]]:
+    """Everything that the events of a body say, where each ends, and flags."""
     found = _simple(body) if body.startswith(b"data: {") else None
     reader, ends = found or _general(bytes(body))
     flags = []
@@ -234,7 +245,7 @@ def read_stream(body: bytes | bytearray) -> StreamEvents:
         reader.block(rest)
         ends = np.append(ends, len(body))
         flags.append("last event not closed")
-    return _finished(reader, ends, flags)
+    return reader, ends, flags
 
 
 def _simple(body: bytes | bytearray) -> tuple[_Reader, Ends] | None:

@@ -114,10 +114,14 @@ def flips(runs: Sequence[Run]) -> Flips | Missing:
 
 
 def compare_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> SuiteComparison:
-    """Both builds' repeats. Raises EngcmpError where there is none, or suite, version, scenarios, settings or concurrency differ."""
+    """Both builds' repeats. Raises EngcmpError where there is none or none has a graded scenario, or suite, version, scenarios, settings
+    or concurrency differ.
+    """
     if not baseline or not candidate:
         raise EngcmpError("a comparison of a build without a run", remedy="run the suite on both")
     _same_way([*baseline, *candidate])
+    for name, runs in (("baseline", baseline), ("candidate", candidate)):
+        _refuse_ungraded(name, runs)
     tables = [[_points(run) for run in runs] for runs in (baseline, candidate)]
     changes, points, passed, apart = [], [], [], []
     for name in sorted(tables[0][0]):
@@ -143,6 +147,17 @@ def compare_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> SuiteComp
     )
 
 
+def _refuse_ungraded(build: str, runs: Sequence[Run]) -> None:
+    """A build without a single graded scenario has no points: it is not compared, and surely not as one of 0 points."""
+    outcomes = Counter(one["outcome"] for run in runs for one in run["scenarios"])
+    if not any(one["points"] is not None for run in runs for one in run["scenarios"]):
+        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        raise EngcmpError(
+            f"no scenario of the {build} was graded ({told or 'it holds none'}): there is nothing to compare",
+            remedy="see why its scenarios did not end, and run them again: a higher --max-tokens where they were capped",
+        )
+
+
 def turn_medians(baseline: Sequence[Run], candidate: Sequence[Run]) -> dict[str, float | Missing]:
     """The median time of a turn in ms, request to whole answer, of each build, and their ratio. It is no time to first token: it grows with
     the length of the reply. Runs of one concurrency; one and eight at once are told apart.
@@ -153,7 +168,7 @@ def turn_medians(baseline: Sequence[Run], candidate: Sequence[Run]) -> dict[str,
         found[name] = statistics.median(times) if times else Missing("no turn was answered")
     lower, upper = found["baseline"], found["candidate"]
     numbers = not isinstance(lower, Missing) and not isinstance(upper, Missing)
-    found["ratio"] = upper / lower if numbers and lower > 0 else Missing("no turn was answered by one build")  # type: ignore[operator]
+    found["ratio"] = upper / lower if numbers and lower > 0 else Missing("no turn was answered by one build")  # type: ignore[operator] # both are numbers then
     return found
 
 

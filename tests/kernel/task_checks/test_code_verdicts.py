@@ -181,7 +181,7 @@ def test_a_lost_sandbox_is_tried_with_the_reference_before_the_code_is_blamed() 
     assert grade("# the culprit", TASK, lambda *_: Ran([], "lost")).outcome == "harness_broken"
     verdict = grade("# the culprit", TASK, lost_with_it)
     assert (verdict.outcome, set(verdict.tests)) == ("failed", {"ended"})
-    wrong_reference = lambda _, inputs: Ran([], "lost") if b"culprit" in inputs[0] else Ran([Call(b"")] * len(inputs))  # noqa: E731
+    wrong_reference = lambda _, inputs: Ran([], "lost") if b"culprit" in inputs[0] else Ran([Call(b"")] * len(inputs))
     assert grade("# the culprit", TASK, wrong_reference).outcome == "harness_broken"
 
 

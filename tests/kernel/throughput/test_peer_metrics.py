@@ -37,7 +37,7 @@ def walked(streams: list[Stream]) -> dict[str, dict[str, list[float]]]:
                 if first is None:
                     first = t
                 else:
-                    vllm["itl"].append((t - recent) / MS)  # type: ignore[operator]
+                    vllm["itl"].append((t - recent) / MS)
                 recent = t
             if kind in ("reasoning", "answer", "tool_call"):
                 content.append(t)

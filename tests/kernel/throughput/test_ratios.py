@@ -98,6 +98,32 @@ def test_the_drift_repeats_own_ratios_stand_beside_each_cell_and_widen_the_band(
     assert found.cells[1].of_repeats == (Missing("again has no cell b"),)
 
 
+def repeated(name: str, first: dict[str, int], again: dict[str, int]) -> ArmRuns:
+    """An arm whose repeat has other gaps."""
+    cells, later = ({cell: streams(gap) for cell, gap in gaps.items()} for gaps in (first, again))
+    return ArmRuns(name, run(f"{name} first", cells, keep=True), (run(f"{name} again", later, 4),))
+
+
+def test_two_arms_that_drift_apart_widen_the_band_by_as_much_as_their_ratio_does() -> None:
+    candidate, baseline = repeated("cand", {"a": 100}, {"a": 110}), repeated("base", {"a": 120}, {"a": 109})
+    found = compared(candidate, baseline, "decode_tok_s")
+    # Each arm's own repeat lies within 10.1 %, and 1.2 would be faster by that: the repeats' ratio is 0.99.
+    assert max(abs(one.ratio - 1) for one in found.cells[0].drift) < 0.102
+    assert found.cells[0].of_repeats == (pytest.approx(109 / 110),)
+    assert verdicts(found) == {"a": "level"}
+    assert "±21.1%, the widest of them, is used" in found.labels[0]
+
+
+def test_a_repeat_that_does_not_agree_is_told_and_counted() -> None:
+    first, again = {"a": 100, "b": 100}, {"a": 100, "b": 118}
+    candidate = repeated("cand", first, again)
+    found = compared(candidate, arm("base", {"a": 200, "b": 125}), "decode_tok_s")
+    assert verdicts(found) == {"a": "faster", "b": "faster"}
+    assert [one.words_of_repeats for one in found.cells] == [("faster",), ("level",)]
+    assert [one.repeats_agree for one in found.cells] == [True, False]
+    assert found.sentence == "2 faster, 0 level, 0 slower of 2; a later repeat of 1 does not agree"
+
+
 def test_without_a_checked_band_no_cell_is_level_faster_or_slower() -> None:
     candidate, baseline = arm("cand", {"a": 10}, repeated=False), arm("base", {"a": 20})
     found = compared(candidate, baseline, "decode_tok_s")
@@ -190,6 +216,53 @@ def test_every_verdict_is_a_word_of_the_closed_list_and_every_measure_has_a_bett
     assert [one.measure for one in every] == list(COMPARED)
     assert {cell.verdict for one in every for cell in one.cells} <= ALLOWED
     assert {one.better for one in every} == {"lower", "higher"}
+
+
+def paced(name: str, waited: dict[str, int], *, drift: int = 0, loop: str = "open") -> ArmRuns:
+    """An arm whose requests went out `waited` ms after they were due, `drift` ms more in its repeat; each has its first token 100 ms on.
+
+    Its cell `closed` is of a closed loop, and drifts much more.
+    """
+
+    def once(label: str, more: int) -> Run:
+        cells, streams_of = {}, {}
+        for cell, late in (waited | {"closed": 0}).items():
+            sent = [even(f"{cell}-{n}", 1_000 + 500 * n, 100, 10, [1] * 5) for n in range(3)]
+            wait = late + more * (9 if cell == "closed" else 1)
+            due = [replace(one, extra={"scheduled_at_ns": one.t0 - wait * 1_000_000}) for one in sent]
+            known = {"cell_id": cell, "concurrency": 3, "loop": "closed" if cell == "closed" else loop}
+            cells[cell] = cell_figures(*tables(due), known) | {"loop": known["loop"]}
+            streams_of[cell] = stream_table(*tables(due))
+        return Run(label, cells, streams_of, 3600.0 * (1 + 4 * bool(more)))
+
+    return ArmRuns(name, once(f"{name} first", 0), (once(f"{name} again", drift or 1),))
+
+
+def test_latency_from_the_schedule_is_compared_in_open_loops_so_that_a_late_client_is_not_hidden() -> None:
+    found = {one.measure: one for one in compare_arms(
+        paced("cand", {"r2": 100, "r4": 0}), paced("base", {"r2": 0, "r4": 0}), declared=DECLARED, preset=PRESET
+    )}  # fmt: skip
+    due = found["ttft_scheduled_median_ms"]
+    assert verdicts(due) == {"r2": "slower", "r4": "level"}, "nothing of the closed cell"
+    assert [one.ratio for one in due.cells] == [2.0, 1.0]
+    assert due.sentence == "0 faster, 1 level, 1 slower of 2"
+    # Counted from the sending alone, the two arms do not differ.
+    assert set(verdicts(found["ttft_median_ms"]).values()) == {"level"} and len(found["ttft_median_ms"].cells) == 3
+    assert verdicts(found["ttft_scheduled_p90_ms"]) == {"r2": "slower", "r4": "level"}
+
+
+def test_the_band_of_a_latency_from_the_schedule_is_that_of_open_cells_alone() -> None:
+    (due,) = compare_arms(
+        paced("cand", {"r2": 0}, drift=50), paced("base", {"r2": 0}), declared=DECLARED, preset=PRESET,
+        measures=("ttft_scheduled_median_ms",),
+    )  # fmt: skip
+    assert {one.cell_id for cell in due.cells for one in cell.drift} == {"r2"}
+    assert "±50.0%, the widest of them, is used" in due.labels[0]
+
+
+def test_without_an_open_loop_no_latency_from_a_schedule_is_compared() -> None:
+    sides = (paced("cand", {"c2": 100}, loop="closed"), paced("base", {"c2": 0}, loop="closed"))
+    assert [one.measure for one in compare_arms(*sides, declared=DECLARED, preset=PRESET)] == list(COMPARED)
 
 
 def test_a_measure_without_a_better_side_is_descriptive() -> None:

@@ -107,5 +107,5 @@ def test_two_engines_that_differ_only_in_order_decode_alike_where_nothing_lies_b
     ordered = [even("a", 0, 200, 10, [1] * 20), even("b", 0, 200, 10, [1] * 20)]
     clean = [decode_by_overlap(stream_table(*tables(side)))[0].decode_tok_s for side in (mixed, ordered)]
     assert clean == [100.0, 100.0]
-    median = [float(stream_table(*tables(side))["decode"].median() or 0) for side in (mixed, ordered)]  # type: ignore[arg-type]
+    median = [float(stream_table(*tables(side))["decode"].median() or 0) for side in (mixed, ordered)]
     assert median == [75.0, 100.0]

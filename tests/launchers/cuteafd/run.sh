@@ -35,6 +35,12 @@ for key in "${!strict[@]}"; do
     fi
 done
 [ -n "$(raw MODEL_ID)" ] || { echo "MODEL_ID is missing" >&2; exit 1; }
+# Where it is told of a cache of models, what it drafts with must lie there at its revision.
+drafter="$(raw SPECULATOR_MODEL_ID)" revision="$(raw SPECULATOR_MODEL_REVISION)"
+if [ -n "${HF_HOME:-}" ] && [ -n "$revision" ]; then
+    snapshot="$HF_HOME/hub/models--${drafter//\//--}/snapshots/$revision"
+    [ -f "$snapshot/config.json" ] || { echo "missing snapshot $snapshot" >&2; exit 1; }
+fi
 
 name=cuteafd-coordinator
 [ -z "$(raw INSTANCE)" ] || name="$name-$(raw INSTANCE)"
@@ -61,7 +67,8 @@ options=(--host "$host" --port "$port" --model "$(raw MODEL_ID)")
 if [ "$(raw ENABLE_BENCH)" = on ]; then options+=(--dump-root "$dumps"); fi
 if [ "$(raw FULL_PREFILL_LOGITS)" != on ]; then options+=(--no-full-prefill-logits); fi
 if [ -n "$keys" ]; then options+=(--api-key-file "$keys"); fi
-if [ -n "$(raw POOL_TOKENS)" ]; then options+=(--kv-tokens "$(raw POOL_TOKENS)"); fi
+# `auto` leaves the size to the launcher's planner.
+if [ -n "$(raw POOL_TOKENS)" ] && [ "$(raw POOL_TOKENS)" != auto ]; then options+=(--kv-tokens "$(raw POOL_TOKENS)"); fi
 mounts=(-v "$(dirname "$keys"):$(dirname "$keys"):ro")
 if [ -n "$dumps" ]; then mounts+=(-v "$dumps:$dumps"); fi
 eval "arguments=($SIM_DOCKER_ARGUMENTS)"

@@ -124,7 +124,7 @@ class _AfterImport:
             execute(module)
             patch(module)
 
-        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign] # that is the hook
         return spec
 
 

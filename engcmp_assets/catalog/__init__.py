@@ -1,0 +1,1 @@
+"""catalog: every file of every artifact of every arm, as tables and as a page."""

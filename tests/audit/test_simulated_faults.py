@@ -1,0 +1,130 @@
+"""The audit of a study that was captured for real from servers with known faults: it finds each of them, and nothing else.
+
+The servers are simulators over HTTP that run already. What their faults leave in row files and receipts is all that the audit sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from homes import CHECKOUT, STUDY, quiet
+from speedy import free_port
+from tiny import TINY, TinyStudy, make_tiny
+
+from engcmp_assets.audit.battery import audit
+from engcmp_assets.audit.found import Report
+from engcmp_assets.audit.recompute import Evidence
+from engcmp_assets.kernel.study import load_study
+from tests.simulator.running import running_simulator
+
+VOCAB, MODEL = 49_152, "sim/model"
+RULE = "# ---------------------------------------------------------------- "
+FAULTS = {"plain": (), "same": (), "stale": ("cache_always_hits", "logprobs_stale", "cache_hidden")}
+"""Each arm's server and what is wrong with its answers to the study's prompts; what is wrong from its start on is refused at the launch."""
+PLANTS = {("another prompt", "q4_0/stale@v1, panel pl"), ("restarts", "q4_0/same@v1"), ("near-copies", "panel pl")}
+ENGINE = """[engines.{name}]
+kind = "external"
+label = "{name}, simulated"
+[engines.{name}.settings]
+url = "http://127.0.0.1:{port}"
+api = "vllm"
+model = "sim/model"
+[engines.{name}.versions.v1]
+[[arms]]
+arm = "q4_0/{name}@v1"
+"""
+PANEL = """[panels.pl]
+label = "light rows of a full reference"
+reference = "full"
+keep = "light"
+rows = "even"
+rows_per_window = 100
+roles = ["context"]
+measures = ["kl_top20", "nll"]
+primary = ["kl_top20"]
+pair_measures = ["kl_pair20"]
+[capture.prefill]
+panels = ["pl"]
+launches = 1
+repeats = 2
+"""
+PAIR = """[[comparisons]]
+pair_id = "{name}-vs-plain"
+label = "{name} beside plain"
+candidate = "q4_0/{name}@v1"
+baseline = "q4_0/plain@v1"
+"""
+
+
+def planted_study(root: Path, measured_home: Path, ports: dict[str, int]) -> TinyStudy:
+    """The tiny study for these servers, frozen; one of its texts stands twice in it."""
+    tiny = make_tiny(root, measured_home)
+    copied = (CHECKOUT / "protocol" / STUDY / "texts" / "prose-1.txt").read_text(encoding="utf-8")[:420]
+    (tiny.folder / "texts" / "prose-1.txt").write_text(copied, encoding="utf-8")
+    (tiny.folder / "texts" / "prose-2.txt").write_text(f"{copied} And so on.", encoding="utf-8")
+    path = tiny.folder / "protocol.toml"
+    text = path.read_text(encoding="utf-8")
+    engines = "".join(ENGINE.format(name=name, port=port) for name, port in ports.items())
+    pairs = PAIR.format(name="same")
+    for begin, end, new in (
+        ("[engines.llamacpp]\n", f"{RULE}what is measured", engines),
+        ("# A panel is windows", f"{RULE}how it is judged", PANEL),
+        ("[[comparisons]]", f"{RULE}what comes later", pairs),
+        ("# Where new versions of the engine appear", "[limits]", ""),
+    ):
+        text = text[: text.index(begin)] + new + text[text.index(end) :]
+    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
+    path.write_text(text, encoding="utf-8")
+    done = tiny.run("freeze", TINY)
+    assert done.returncode == 0, done.stderr
+    return tiny
+
+
+@pytest.fixture(scope="module")
+def captured(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyStudy]:
+    """The study after it was run: one server ended in the middle of its capture, and another took its place."""
+    root = tmp_path_factory.mktemp("simulated")
+    ports = {name: free_port() for name in FAULTS}
+    tiny = planted_study(root / "study", measured_home, ports)
+    prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())["windows"]
+    lengths = [len(one["tokens"]) for one in prompts]
+    known = root / "known.json"
+    texts = {
+        (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
+        for one in prompts
+    }
+    known.write_text(json.dumps(texts), encoding="utf-8")
+    with ExitStack() as stack:
+
+        def serve(on: ExitStack, name: str, *faults: dict[str, Any]) -> None:
+            asked = {"port": ports[name], "model": MODEL, "vocab": VOCAB, "known_texts": known}
+            on.enter_context(running_simulator("vllm", faults=list(faults), **asked))
+
+        with ExitStack() as short:
+            serve(short, "same", {"name": "dies_in_row", "at": {"row": 3, "prompt_tokens": lengths[1]}})
+            done = tiny.run("run", TINY, "--arm", "q4_0/same@v1")
+            assert done.returncode == 1, done.stderr[-2000:]
+        for name, faults in FAULTS.items():
+            serve(stack, name, *({"name": fault, "at": {"prompt_tokens": lengths}} for fault in faults))
+        done = tiny.run("run", TINY)
+        assert done.returncode == 0, done.stderr[-4000:]
+        yield tiny
+
+
+def audited(tiny: TinyStudy) -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in tiny.variables.items():
+            patch.setenv(name, value)
+        return audit(load_study(TINY), Evidence(tiny.home), quiet, time.monotonic_ns)
+
+
+def test_each_fault_of_the_servers_is_found_and_nothing_else(captured: TinyStudy) -> None:
+    report = audited(captured)
+    assert {(one.check, one.about) for one in report.found} == PLANTS

@@ -1,0 +1,32 @@
+"""What `make test` runs: the tests that need the machine for themselves, then the others in two processes at a time.
+
+Both always run, so that a failure of the first hides nothing of the second; the exit code is 0 only if both are. The study is measured
+once, by the first, and both read it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+PASSES = (("-m", "alone"), ("-m", "not alone", "-n", "2", "--dist", "loadfile"))
+
+
+def main() -> int:
+    """The exit code of pytest that is furthest from success."""
+    with tempfile.TemporaryDirectory(prefix="engcmp-tests-") as folder:
+        shared = {"ENGCMP_TEST_HOME": f"{folder}/home", "ENGCMP_TEST_SECONDS": f"{folder}/seconds.json"} | os.environ
+        codes = [
+            subprocess.run([sys.executable, "-m", "pytest", *options], env=shared, check=False).returncode
+            for options in PASSES
+        ]
+    return max(codes, key=abs)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,68 @@
+"""Several files of one folder at once: each whole or not at all, all on disk before the first has its name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from engcmp_resources.disk import replace_all_visible, write_synced
+from engcmp_resources.errors import EngcmpError
+
+NAMES = ("events", "requests", "cells")
+
+
+def contents(folder: Path, text: str) -> dict[Path, bytes]:
+    return {folder / name: f"{text} {name}".encode() for name in NAMES}
+
+
+def test_all_are_on_disk_before_the_first_appears_and_the_last_appears_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        told.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def named(self: Path, target: Path) -> Path:
+        told.append(target.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", named)
+    replace_all_visible(contents(tmp_path, "new"))
+    assert told == ["file"] * 3 + [*NAMES, "folder"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        name: f"new {name}".encode() for name in NAMES
+    }
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in tmp_path.iterdir())
+
+
+def test_one_that_the_disk_refuses_leaves_all_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_all_visible(contents(tmp_path, "old"))
+    sync, count = os.fsync, iter(range(100))
+
+    def full(descriptor: int) -> None:
+        if next(count) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EngcmpError, match="the disk is full"):
+        replace_all_visible(contents(tmp_path, "new"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        name: f"old {name}".encode() for name in NAMES
+    }
+
+
+def test_the_waits_for_the_disk_are_one_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(len(NAMES))
+    monkeypatch.setattr(os, "fsync", lambda _: together.wait(10))  # each comes back only when all wait
+    write_synced(contents(tmp_path, "new"))
+    assert not together.broken
