@@ -34,6 +34,16 @@ class Server:
         assert answer.status_code == 200, answer.text[:2000]
         return answer.json()
 
+    @contextmanager
+    def generating(self, tokens: list[int], max_tokens: int) -> Iterator[None]:
+        """Another request that has sent its first token, and goes on until the block ends: leaving a stream ends its request."""
+        asked: dict[str, Any] = {"model": MODEL, "prompt": tokens, "max_tokens": max_tokens}
+        body = asked | {"ignore_eos": True, "temperature": 0, "stream": True}
+        with httpx.stream("POST", self.url + "/v1/completions", json=body, timeout=400) as answer:
+            lines = answer.iter_lines()
+            assert answer.status_code == 200 and next(lines).startswith("data: {")
+            yield
+
     def score(self, tokens: list[int], **more: Any) -> Any:
         """The completion of one token after `tokens`, with the log-probabilities of the prompt."""
         body = {"model": MODEL, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
