@@ -22,9 +22,10 @@ from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_assets.kernel.work import Done, Session, Step, output_blob
 from engcmp_assets.matrix import matrix_now, matrix_published
 from engcmp_assets.steps import steps_of
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, UnfitMachine
 
 PLOT = "plot.png"
+UNFIT = "unfit"  # the metadata of a failure that no second try on this machine mends
 _MIB = 1 << 20
 # The page makes a row of each number: with a thousand it does not open within a minute.
 _PLOTTED = 100
@@ -209,6 +210,8 @@ def failures() -> Iterator[None]:
     except EngcmpError as error:
         parts = {"what": error.what, "where": error.where, "remedy": error.remedy}
         metadata = {name: text for name, text in parts.items() if text}
+        if isinstance(error, UnfitMachine):
+            metadata[UNFIT] = "this machine cannot run it, whatever is tried again"
         raise dg.Failure(description=" ".join(str(error).split()), metadata=metadata, allow_retries=False) from error
 
 

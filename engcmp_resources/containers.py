@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -33,6 +34,7 @@ _JOIN_S = 5.0
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 16
 _OWNER = "ENGCMP_OWNER"
+_SIGILL_CODE = 128 + signal.SIGILL
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _FAILURES = (DockerException, OSError)  # the second is what the library's HTTP raises
 
@@ -104,6 +106,8 @@ class ContainerState:
         """How it ended, in words."""
         if self.oom_killed:
             return f"was killed for want of memory (exit code {self.exit_code})"
+        if self.exit_code == _SIGILL_CODE:
+            return f"ended with exit code {self.exit_code}: this processor lacks an instruction that its program needs"
         return f"ended with exit code {self.exit_code}"
 
 

@@ -22,6 +22,10 @@ class EngcmpError(Exception):
         super().__init__(text if remedy is None else f"{text}; {remedy}")
 
 
+class UnfitMachine(EngcmpError):
+    """What this machine cannot run, whatever is tried again: say, its processor lacks an instruction of the build."""
+
+
 def first_fault(errors: Sequence[Mapping[str, Any]], known: Collection[str] = ()) -> tuple[tuple[Any, ...], str]:
     """Of what pydantic finds wrong with a document, the one fault to tell: its place and its words.
 

@@ -12,10 +12,11 @@ REFUSALS = "refusals"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What an arm's last run was refused for, and when (UTC)."""
+    """What an arm's last run was refused for, and when (UTC); `of` which launch, None where an older record does not say."""
 
     what: str
     when: datetime.datetime
+    of: str | None = None
 
     def __str__(self) -> str:
         return f"{self.what}, {self.when:%Y-%m-%d %H:%M} UTC"
@@ -30,6 +31,6 @@ def last_refusal(home: Path, study: str, arm_folder: str) -> Refusal | None:
     """What the arm's last run was refused for; None where it was not, or the record is damaged."""
     try:
         said = json.loads(refusal_file(home, study, arm_folder).read_bytes())
-        return Refusal(str(said["what"]), datetime.datetime.fromisoformat(said["when"]))
+        return Refusal(str(said["what"]), datetime.datetime.fromisoformat(said["when"]), said.get("of"))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from engcmp_resources.errors import EngcmpError, UnfitMachine
+
+LACKS_INSTRUCTION = r"died of SIGILL|exit code 132\b|[Ii]llegal instruction"  # 132: a shell's word for that signal
+
 KNOWN_CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"/dev/infiniband",
@@ -43,6 +47,10 @@ KNOWN_CAUSES: tuple[tuple[str, str], ...] = (
         "the image has no such program: correct `entrypoint` or `command`, or use an image for this processor",
     ),
     (r"No space left on device", "the disk is full: free space"),
+    (
+        LACKS_INSTRUCTION,
+        "this processor lacks an instruction that this build needs: measure it on another machine, or use another build",
+    ),
 )
 
 NO_DOCKER: tuple[tuple[str, str, str], ...] = (
@@ -70,6 +78,11 @@ def why_no_docker(text: str) -> tuple[str, str]:
         if re.search(pattern, text):
             return what, remedy
     return text, "start Docker, or set DOCKER_HOST to its socket; your user must be allowed to use it"
+
+
+def kind_of(text: str, otherwise: type[EngcmpError] = EngcmpError) -> type[EngcmpError]:
+    """The error of a start that failed with this text: UnfitMachine where no second try here can mend it."""
+    return UnfitMachine if re.search(LACKS_INSTRUCTION, text) else otherwise
 
 
 def remedy_for(text: str) -> str:

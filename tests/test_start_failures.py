@@ -28,6 +28,8 @@ PRINTED = {
     'exec: "llama-server": executable file not found in $PATH': "the image has no such program",
     'exec: "/no/program": stat /no/program: no such file or directory': "the image has no such program",
     "OSError: [Errno 28] No space left on device": "the disk is full",
+    "./run.sh: line 12: 4711 Illegal instruction (core dumped) llama-server": "lacks an instruction",
+    "the container ended with exit code 132 before it was ready": "lacks an instruction",
 }
 
 

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from engcmp_assets.kernel.names import LAUNCH
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.work import Session
 from engcmp_resources.canonical import canonical_bytes
@@ -15,8 +16,11 @@ from engcmp_resources.refusals import last_refusal, refusal_file
 
 
 @contextmanager
-def refusal_kept(session: Session, arm: ArmKey, *, measured: bool = True) -> Iterator[None]:
-    """Keep the words of an error that ends what is done within; what was kept of an earlier one goes when the arm is then `measured`."""
+def refusal_kept(session: Session, arm: ArmKey, *, of: str = LAUNCH, measured: bool = True) -> Iterator[None]:
+    """Keep the words of an error that ends what is done within; what was kept of an earlier one goes when the arm is then `measured`.
+
+    An arm has two kinds of launches; what one kind was refused for does not go when the other, `of` another artifact, succeeds.
+    """
     study = session.study.protocol.study
     path = refusal_file(session.store.home, study, arm.folder)
     try:
@@ -25,10 +29,17 @@ def refusal_kept(session: Session, arm: ArmKey, *, measured: bool = True) -> Ite
         make_folder(path.parent)
         what = error.what.removeprefix(f"study {study}: ").removeprefix(f"arm {arm}").removeprefix(":").strip()
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        words = {"what": what, "when": when, "where": error.where, "remedy": error.remedy, "run_id": session.run_id}
+        words = {
+            "what": what,
+            "when": when,
+            "where": error.where,
+            "remedy": error.remedy,
+            "of": of,
+            "run_id": session.run_id,
+        }
         replace_visible(path, canonical_bytes(words))
         raise
-    if measured:
+    if measured and (kept := last_refusal(session.store.home, study, arm.folder)) and kept.of in (of, None):
         path.unlink(missing_ok=True)
 
 

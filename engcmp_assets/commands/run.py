@@ -14,7 +14,7 @@ import dagster as dg
 from engcmp_assets.automation import sync_partitions
 from engcmp_assets.captured_rows.session import capture_steps
 from engcmp_assets.commands.instance import open_instance
-from engcmp_assets.events import asset_key
+from engcmp_assets.events import UNFIT, asset_key
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.blocks import INPUTS, artifacts_of, blocks_of, blocks_of_arm, is_asked, parse_blocks
 from engcmp_assets.kernel.progress import stderr_line
@@ -26,7 +26,7 @@ from engcmp_assets.publication.pages import render_table
 from engcmp_assets.steps import steps_of
 from engcmp_assets.throughput_events.session import is_measured
 from engcmp_assets.upkeep import remeasure_config
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, UnfitMachine
 from engcmp_resources.places import home_folder
 from engcmp_resources.store import STUDY_WIDE, Store
 
@@ -62,7 +62,8 @@ def run_study(name: str, arms: Sequence[str], *, blocks: Sequence[str] = (), rem
     """Run the arms one after the other, then the study-wide results, and print the summary and where to look next.
 
     `blocks` chooses among the blocks; an arm's summary is made once all that it takes is there. Raises EngcmpError for an unknown arm or
-    block, before anything is started. An arm that fails is told, the others are measured all the same, and the command ends with its error.
+    block, before anything is started. An arm that fails is told, the others are measured all the same, and the command ends with its error:
+    but not for an arm that this machine cannot run and nobody asked for by name, which is no fault of the run.
     """
     started = time.monotonic()
     study = load_study(name)
@@ -116,7 +117,7 @@ def run_study(name: str, arms: Sequence[str], *, blocks: Sequence[str] = (), rem
     stderr_line(f"[{name}] {made} artifacts made, {answered} answered from the store, in {seconds:.0f} s\n")
     click.echo(closing_text(study, Store(home_folder())))
     if failed:
-        raise _failure(failed, len(chosen))
+        _end_with(failed, arms, len(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,14 @@ def _session(study: Study) -> Session:
     return Session(study, Store(home_folder()), "run", stderr_line)
 
 
+def _end_with(failed: Mapping[str, EngcmpError], named: Sequence[str], of: int) -> None:
+    """Say which arms this machine cannot run. Raises EngcmpError where an arm failed otherwise, or one that was `named`."""
+    if any(arm in named or not isinstance(error, UnfitMachine) for arm, error in failed.items()):
+        raise _failure(failed, of)
+    for error in failed.values():
+        click.echo(f"\nNot measured on this machine: {error}")
+
+
 def _failure(failed: Mapping[str, EngcmpError], of: int) -> EngcmpError:
     """One error for all arms that failed: that of the first, which each of them has told already."""
     arm, first = next(iter(failed.items()))
@@ -253,7 +262,8 @@ def _as_error(failure: dg.Failure) -> EngcmpError:
     words = {name: str(value.value) for name, value in failure.metadata.items()}
     if "what" not in words:
         return EngcmpError(str(failure.description), remedy="look at the run in the UI (make ui)")
-    return EngcmpError(words["what"], where=words.get("where"), remedy=words.get("remedy"))
+    kind = UnfitMachine if UNFIT in words else EngcmpError
+    return kind(words["what"], where=words.get("where"), remedy=words.get("remedy"))
 
 
 def _json(store: Store, receipt: dict[str, Any], name: str) -> dict[str, Any]:

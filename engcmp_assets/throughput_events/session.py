@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+from engcmp_assets.captured_rows.refusals import refusal_kept
 from engcmp_assets.captured_rows.watching import Holding, engine_held, judge_killed_starts, samples_of_starts, watched
 from engcmp_assets.engine_launch.served import Served, served
 from engcmp_assets.engine_launch.serving import serving_made
@@ -82,15 +83,16 @@ def measure_speed(
         yield from answered
         return
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    speed = open_speed(session, arm, remeasure=remeasure)
-    judge_killed_starts(speed)
-    speed.drop_void()
-    load_plan(speed.index, 1, speed.texts, model="-")  # what is refused is refused before an engine is started
-    prefix_plan(speed.index, speed.texts, 1, model="-")
-    if speed.lacks_startup():
-        _measure_startup(speed, ready)
-    last = min(until_repeat or speed.plan.repeats, speed.plan.repeats)
-    _measure(speed, [repeat for repeat in speed.missing() if repeat <= last], ready, also)
+    with refusal_kept(session, arm, of=SERVING):
+        speed = open_speed(session, arm, remeasure=remeasure)
+        judge_killed_starts(speed)
+        speed.drop_void()
+        load_plan(speed.index, 1, speed.texts, model="-")  # what is refused is refused before an engine is started
+        prefix_plan(speed.index, speed.texts, 1, model="-")
+        if speed.lacks_startup():
+            _measure_startup(speed, ready)
+        last = min(until_repeat or speed.plan.repeats, speed.plan.repeats)
+        _measure(speed, [repeat for repeat in speed.missing() if repeat <= last], ready, also)
     if speed.missing() or speed.lacks_startup():
         return
     yield from _recorded(session, arm, speed, wanted, remeasure=remeasure, started_at=started_at)

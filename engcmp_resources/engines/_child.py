@@ -15,7 +15,7 @@ from typing import Any
 
 from engcmp_resources.canonical import sha256_file
 from engcmp_resources.engines.base import child_environment
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, UnfitMachine
 
 END_WAIT_S = 5.0
 _PIPE_BYTES = 1 << 16
@@ -27,10 +27,7 @@ _ERROR_LINE_CHARACTERS = 200
 # time on a busy one, where threads that spin keep each other from the cores (a token decoded alone by the server: 15 ms
 # against up to 3 s); the rows are the same bits.
 OWN_ENVIRONMENT = {"GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "passive"}
-_REMEDIES = {
-    "SIGKILL": "most often the machine ran out of memory: free some or ask for a smaller context, then run again",
-    "SIGILL": "this CPU lacks an instruction that this build needs: use another wheel",
-}
+_NO_MEMORY = "most often the machine ran out of memory: free some or ask for a smaller context, then run again"
 
 
 class Child:
@@ -109,7 +106,11 @@ class Child:
         remedy = "read the log; if it dies again in the same place, this version cannot serve this model"
         if code < 0:
             name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-            return self.error(f"the engine died of {name} {when}", _REMEDIES.get(name, remedy))
+            if name == "SIGILL":  # its last words, of a loader, would only distract
+                what = f"the engine died of SIGILL {when}: this processor lacks an instruction that this build needs"
+                remedy = "measure it on another machine, or use another build"
+                return UnfitMachine(f"{self.label}: {what}", where=f"log {self.log}", remedy=remedy)
+            return self.error(f"the engine died of {name} {when}", _NO_MEMORY if name == "SIGKILL" else remedy)
         return self.error(f"the engine ended with exit code {code} {when}", remedy)
 
     def error(self, what: str, remedy: str) -> EngcmpError:

@@ -39,7 +39,7 @@ from engcmp_resources.engines._serving import is_loading
 from engcmp_resources.engines.servers import Capabilities, LaunchPlace, ServerSpec
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.secrecy import hidden_secret
-from engcmp_resources.start_failures import remedy_for
+from engcmp_resources.start_failures import kind_of, remedy_for
 
 __all__ = [
     "LOOPBACK", "Launch", "Launched", "config_text", "fetch_launcher", "first_token", "free_port", "key_file",
@@ -81,7 +81,7 @@ class Launch:
         tail = tail_of(self.place.log)
         lines = "".join(f"\n    {line}" for line in tail.splitlines())
         last = f". The last lines of its log:{lines}" if lines else ""
-        return EngcmpError(
+        return kind_of(what)(
             f"{self.place.label}: {what}",
             where=f"log {self.place.log}",
             remedy=(remedy or remedy_for(f"{what}\n{tail}")) + last,

@@ -16,7 +16,7 @@ from engcmp_resources.containers import tail_of
 from engcmp_resources.engines._api import BrokenOff, Late
 from engcmp_resources.engines.servers import LaunchPlace
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.start_failures import remedy_for
+from engcmp_resources.start_failures import kind_of, remedy_for
 
 _POLL_S, _DEATH_WAIT_S = 0.1, 3.0
 _LAST_LINES = 40
@@ -66,7 +66,7 @@ class ProcessGroup:
         """An error of this launch, with what is known to cause it and the last lines of the log."""
         tail = tail_of(self._place.log, _LAST_LINES)
         lines = "".join(f"\n    {line}" for line in tail.splitlines())
-        return EngcmpError(
+        return kind_of(what)(
             f"{self._place.label}: {what}", where=f"log {self._place.log}",
             remedy=(remedy or remedy_for(f"{what}\n{tail}")) + (f". The last lines of its log:{lines}" if lines else ""),
         )  # fmt: skip

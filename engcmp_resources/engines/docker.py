@@ -57,7 +57,7 @@ from engcmp_resources.engines.servers import (
     register_server,
 )
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.start_failures import remedy_for
+from engcmp_resources.start_failures import kind_of, remedy_for
 
 _POLL_S = 0.1
 _DEATH_WAIT_S = 2.0
@@ -143,9 +143,9 @@ class _Watched:
         )
 
 
-def _not_started(place: LaunchPlace, what: str) -> StartFailed:
+def _not_started(place: LaunchPlace, what: str) -> EngcmpError:
     remedy = remedy_for(f"{what}\n{tail_of(place.log)}")
-    return StartFailed(
+    return kind_of(what, StartFailed)(
         f"{place.label}: {what}", where=f"log {place.log}", remedy=remedy + _last_lines(place, _START_LINES)
     )
 

@@ -10,6 +10,7 @@ from homes import STUDY, quiet
 
 from engcmp_assets.captured_rows.refusals import refusal_kept, refusals_of
 from engcmp_assets.engine_launch.sides import launch_side
+from engcmp_assets.kernel.names import SERVING
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.work import Session
@@ -54,3 +55,15 @@ def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     for words in ("[]", "{}", '{"what": "x"}', '{"what": "x", "when": "soon"}', "{"):
         path.write_text(words)
         assert last_refusal(tmp_path, STUDY, ARM.folder) is None
+
+
+def test_what_one_kind_of_launch_was_refused_for_outlives_the_success_of_the_other(tmp_path: Path) -> None:
+    session = Session(load_study(STUDY), Store(tmp_path), "run-1", quiet)
+    with pytest.raises(EngcmpError), refusal_kept(session, ARM, of=SERVING):
+        raise EngcmpError("not under load")
+    with refusal_kept(session, ARM):
+        pass
+    assert refusals_of(session, [ARM])[str(ARM)].startswith("not under load")
+    with refusal_kept(session, ARM, of=SERVING):
+        pass
+    assert last_refusal(tmp_path, STUDY, ARM.folder) is None

@@ -21,7 +21,7 @@ from decoding import until_it_computes
 
 from engcmp_resources.canonical import sha256_file
 from engcmp_resources.engines.base import LaunchSpec, RunningEngine, start_engine
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, UnfitMachine
 
 ARM = "q4_0/llamacpp@b11549"
 VOCAB = 49_152
@@ -283,17 +283,28 @@ def test_an_engine_killed_in_mid_decode_gives_its_signal_and_leaves_nothing(star
 
 
 @linux_only
-def test_an_engine_killed_while_loading_gives_its_signal(start: Launcher) -> None:
+@pytest.mark.parametrize(
+    ("by", "kind", "words"),
+    [
+        (signal.SIGKILL, EngcmpError, "ran out of memory"),
+        (signal.SIGILL, UnfitMachine, "while loading: this processor lacks an instruction that this build needs"),
+    ],
+)
+def test_an_engine_killed_while_loading_gives_its_signal(
+    start: Launcher, by: signal.Signals, kind: type[EngcmpError], words: str
+) -> None:
     def kill_the_first() -> None:
         assert until(start.workers)
-        os.kill(start.workers()[0], signal.SIGKILL)
+        os.kill(start.workers()[0], by)
 
     killer = threading.Thread(target=kill_the_first)
     killer.start()
-    with pytest.raises(EngcmpError, match="died of SIGKILL while loading"), start():
+    with pytest.raises(EngcmpError, match=f"died of {by.name} while loading") as died, start():
         pytest.fail("the engine started")
     killer.join()
     assert start.workers() == []
+    assert type(died.value) is kind
+    assert words in str(died.value)
 
 
 @linux_only
