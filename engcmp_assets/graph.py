@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+import engcmp_assets.event_log  # noqa: F401 - sets how the databases are written
 from engcmp_assets import alerting, automation, events, observations, spreading, upkeep
 from engcmp_assets.captured_rows.drift import ABOUT as ABOUT_DRIFT
 from engcmp_assets.captured_rows.drift import CHECK as DRIFT

@@ -1,6 +1,7 @@
 """The directions of imports, and other rules of the house that a reader relies on."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def modules(root: Path) -> list[Path]:
     return sorted(root.rglob("*.py"))
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -3,6 +3,7 @@
 The same input gives the same bytes on one version of matplotlib: the font is the one that matplotlib ships, the style
 is fixed here rather than taken from the user's settings, and the file carries no software name and no date.
 Colours are the Okabe-Ito set, and every group also has its own marker or line, so that no reading rests on colour.
+matplotlib takes a second to load and is loaded by the first plot: every command imports this module, few draw.
 """
 
 from __future__ import annotations
@@ -14,21 +15,17 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from PIL import Image
 
 from engcmp_assets.kernel.records import Missing
 from engcmp_resources.errors import EngcmpError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 Float64 = npt.NDArray[np.float64]
 
@@ -240,6 +237,8 @@ def own_style() -> Iterator[None]:
 
     The settings are the process's: two threads must not draw at once.
     """
+    import matplotlib as mpl  # noqa: PLC0415 - see above
+
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -265,6 +264,10 @@ def canvas_for(
 
 def blank(title: str, *, height_in: float, pixel_ratio: int = 1) -> tuple[FigureCanvasAgg, Axes]:
     """An empty plot of the one width, its title at the left edge."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see above
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
+
     figure = Figure(
         figsize=(WIDTH_PX / DPI, height_in),
         dpi=DPI * pixel_ratio,
@@ -290,6 +293,8 @@ def _set_log(axes: Axes) -> None:
 
 
 def _plain_log_ticks(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - see above
+
     axis.set_major_locator(LogLocator(base=10, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda tick, _: format_tick(tick)))
     axis.set_minor_formatter(NullFormatter())
@@ -336,6 +341,9 @@ def _write_reason(axes: Axes, place: int, reason: str) -> None:
 
 def finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool) -> None:
     """Names, scale, grid and (for more than one group) the legend of a plot with one line for each row."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - see above
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+
     axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, _LABEL_CHARACTERS) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -390,6 +398,8 @@ def _draw_curve(axes: Axes, names: Sequence[str], falling: Float64, number: int)
 
 def png_of(canvas: FigureCanvasAgg) -> bytes:
     """The drawn canvas as a PNG without transparency and without metadata."""
+    from PIL import Image  # noqa: PLC0415 - see above
+
     untyped: Any = canvas  # matplotlib gives these two methods no types
     untyped.draw()
     image = Image.fromarray(np.asarray(untyped.buffer_rgba())).convert("RGB")

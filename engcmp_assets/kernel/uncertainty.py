@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from engcmp_assets.kernel.exact_sums import exact_sums, numbered
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
@@ -149,7 +149,7 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval | Mi
         raise EngcmpError(f"{successes} successes of {trials} trials", remedy="count successes among the trials")
     if trials == 0:
         return Missing("no trial: a proportion has no value")
-    z = float(special.ndtri(0.5 + level / 2))
+    z = float(scipy.special.ndtri(0.5 + level / 2))
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2) / (1 + z * z / trials)
@@ -189,7 +189,7 @@ def _interval(groups: ClusterSums, preset: Preset, level: float, kind: Kind) -> 
             return Interval(edge.low, edge.high, level, f"Wilson on {size} clusters: every row reads the same")
     if size >= BOOTSTRAP_CLUSTERS:
         return _bootstrap_interval(groups, preset, level)
-    half = float(special.stdtrit(size - 1, 0.5 + level / 2)) * float(groups.means.std(ddof=1)) / math.sqrt(size)
+    half = float(scipy.special.stdtrit(size - 1, 0.5 + level / 2)) * float(groups.means.std(ddof=1)) / math.sqrt(size)
     centre = math.fsum(groups.means) / size
     return Interval(centre - half, centre + half, level, f"t-interval on {size} cluster means")
 

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals, format_tick, needs_log_scale
 from engcmp_assets.publication.formats import format_measured, number, reason, value_parts
 
@@ -110,5 +108,7 @@ class _Axis:
         high = self._low + self._span
         if self._log:
             return [10.0**power for power in range(math.ceil(self._low), math.floor(high) + 1)]
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - loaded where it is drawn, as kernel/plots.py says
+
         found = MaxNLocator(_TICKS, steps=[1, 2, 5, 10]).tick_values(self._low, high)
         return [float(round(tick, 12)) for tick in found if self._low <= tick <= high]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from engcmp_assets.kernel.records import Missing, Window
 from engcmp_resources.errors import EngcmpError
@@ -114,8 +114,8 @@ def _shift_test(shift: int, pairs: list[tuple[bool, bool]]) -> ShiftTest:
         matches_at_zero=sum(at_zero for _, at_zero in pairs),
         only_shift=only_shift,
         only_zero=only_zero,
-        p_shift_better=float(stats.binom.sf(only_shift - 1, discordant, 0.5)),
-        p_zero_better=float(stats.binom.sf(only_zero - 1, discordant, 0.5)),
+        p_shift_better=float(scipy.stats.binom.sf(only_shift - 1, discordant, 0.5)),
+        p_zero_better=float(scipy.stats.binom.sf(only_zero - 1, discordant, 0.5)),
     )
 
 

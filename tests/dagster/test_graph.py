@@ -80,9 +80,11 @@ def unit_of(column: dg.TableColumn) -> str:
 
 
 def test_the_location_loads_and_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
-    code = "import time; t = time.monotonic(); import definitions; print(time.monotonic() - t)"
+    code = "import sys, time; t = time.monotonic(); import definitions; print(time.monotonic() - t, *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    seconds = float(done.stdout)
+    said, *modules = done.stdout.split()
+    seconds = float(said)
+    assert not {"matplotlib", "scipy.stats", "scipy.optimize"} & set(modules), "loaded before anything needs them: 3 s"
     with capsys.disabled():
         print(f"\n[the code location loads in {seconds:.1f} s]")
     assert seconds < 30

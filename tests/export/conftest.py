@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from homes import STUDY, engcmp
+
+from engcmp_assets.export.verifier import intervals
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _resampled_once() -> Iterator[None]:
+    """A hundred bundles that differ in one place: the same sums and counts are resampled once, others as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "resampled", lru_cache(maxsize=None)(intervals.resampled.__wrapped__))
+        yield
 
 
 @pytest.fixture(scope="session")

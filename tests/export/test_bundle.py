@@ -8,13 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from export.forging import Q4, Forger
-from homes import CHECKOUT, STUDY, engcmp
+from homes import CHECKOUT, STUDY, engcmp, engcmp_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,12 +80,12 @@ def test_it_fails_with_one_line_and_exit_1(bundle: Path, tmp_path: Path) -> None
     assert done.stderr == f"FAILED {own.table(Q4)}: bytes do not have the hash that the manifest states\n"
 
 
-def test_the_same_results_give_the_same_head(bundle: Path, measured_home: Path, tmp_path: Path) -> None:
-    done = engcmp("export", STUDY, "--out", str(tmp_path / "again"), "--json", home=measured_home)
-    assert json.loads(done.stdout)["head_sha256"] == _head(bundle)
+def test_the_same_results_give_the_same_head(bundle: Path, signed: Signed) -> None:
+    """A second export, of another process: signed or not, it says the same."""
+    assert signed.told["head_sha256"] == _head(signed.folder) == _head(bundle)
     tables = [path.relative_to(bundle) for path in (bundle / "rows").rglob("*.csv")]
     assert tables
-    assert all((tmp_path / "again" / path).read_bytes() == (bundle / path).read_bytes() for path in tables)
+    assert all((signed.folder / path).read_bytes() == (bundle / path).read_bytes() for path in tables)
 
 
 def test_nothing_of_this_machine_leaves(bundle: Path, measured_home: Path) -> None:
@@ -95,7 +97,7 @@ def test_nothing_of_this_machine_leaves(bundle: Path, measured_home: Path) -> No
 
 def test_a_folder_with_something_in_it_is_left_alone(measured_home: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    done = engcmp("export", STUDY, "--out", str(tmp_path), home=measured_home)
+    done = engcmp_here("export", STUDY, "--out", str(tmp_path), ENGCMP_HOME=str(measured_home))
     assert done.returncode == 1 and "there is something already" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -106,7 +108,7 @@ def test_a_damaged_store_is_not_exported(home_copy: Path, tmp_path: Path) -> Non
     data = table.read_bytes()
     table.unlink()
     table.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    done = engcmp("export", STUDY, "--out", str(tmp_path / "out" / "bundle"), home=home_copy)
+    done = engcmp_here("export", STUDY, "--out", str(tmp_path / "out" / "bundle"), ENGCMP_HOME=str(home_copy))
     assert done.returncode == 1 and "missing or changed" in done.stderr and table.name in done.stderr
     assert not list((tmp_path / "out").iterdir())
 
@@ -131,25 +133,31 @@ def _key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
+@dataclass(frozen=True)
+class Signed:
+    """A signed bundle, the public key, and what its export told."""
+
+    folder: Path
+    public: str
+    told: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def signed(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A signed bundle and its public key."""
-    folder = tmp_path_factory.mktemp("signed")
-    key = _key(folder / "key.pem")
-    done = engcmp(
-        "export", STUDY, "--out", str(folder / "bundle"), "--sign", str(folder / "key.pem"), home=measured_home
-    )
+def signed(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Signed:
+    root = tmp_path_factory.mktemp("signed")
+    key = _key(root / "key.pem")
+    arguments = ["export", STUDY, "--out", str(root / "bundle"), "--sign", str(root / "key.pem"), "--json"]
+    done = engcmp(*arguments, home=measured_home)
     assert done.returncode == 0, done.stderr
-    return folder / "bundle", key.public_key().public_bytes_raw().hex()
+    return Signed(root / "bundle", key.public_key().public_bytes_raw().hex(), json.loads(done.stdout))
 
 
-def test_a_signed_bundle_says_by_whom(signed: tuple[Path, str]) -> None:
-    bundle, public = signed
-    assert f"signed by {public}" in verify(bundle, key=public)
+def test_a_signed_bundle_says_by_whom(signed: Signed) -> None:
+    assert f"signed by {signed.public}" in verify(signed.folder, key=signed.public)
 
 
-def test_every_forged_signature_is_found(signed: tuple[Path, str], bundle: Path, tmp_path: Path) -> None:
-    folder, public = signed
+def test_every_forged_signature_is_found(signed: Signed, tmp_path: Path) -> None:
+    folder, public = signed.folder, signed.public
     envelope = json.loads((folder / SIGNATURE).read_bytes())
     other = _key(tmp_path / "other.pem")
 
@@ -186,9 +194,8 @@ def test_every_forged_signature_is_found(signed: tuple[Path, str], bundle: Path,
 def test_a_key_that_others_can_read_is_refused(measured_home: Path, tmp_path: Path) -> None:
     _key(tmp_path / "key.pem")
     (tmp_path / "key.pem").chmod(0o644)
-    done = engcmp(
-        "export", STUDY, "--out", str(tmp_path / "b"), "--sign", str(tmp_path / "key.pem"), home=measured_home
-    )
+    arguments = ["export", STUDY, "--out", str(tmp_path / "b"), "--sign", str(tmp_path / "key.pem")]
+    done = engcmp_here(*arguments, ENGCMP_HOME=str(measured_home))
     assert done.returncode == 1 and "can be read by others" in done.stderr and "chmod 600" in done.stderr
 
 

@@ -10,7 +10,7 @@ from .chain import TABLES, Chain, Receipt
 from .faults import Fault
 from .intervals import Clusters, closed_interval, interval
 from .reading import parse
-from .tables import ArmRows, apart, arm_rows, pair_rows
+from .tables import ArmRows, PairRows, apart, arm_rows, pair_rows
 
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 Figure = Mapping[str, Any]
@@ -24,6 +24,7 @@ class Figures:
         self.recomputed = 0
         self.by_chain = 0
         self._rows: dict[str, ArmRows] = {}
+        self._pairs: dict[str, PairRows] = {}
         self._tables = {self._key(one): one["path"] for one in self.bundle.manifest["tables"] if one["kind"] == "rows"}
 
     @staticmethod
@@ -133,7 +134,9 @@ class Figures:
             self.recomputed += 1
             return
         path = f"rows/pairs/{pair['pair_id']}.csv"
-        distances = pair_rows(self.bundle, path).get(figure["panel"], {}) if path in self.bundle.files else {}
+        if path not in self._pairs and path in self.bundle.files:
+            self._pairs[path] = pair_rows(self.bundle, path)
+        distances = self._pairs.get(path, {}).get(figure["panel"], {})
         keys = list(zip(candidate.keys["window_id"], candidate.keys["position"], strict=True))
         if any(key not in distances for key in keys):
             self.by_chain += 1

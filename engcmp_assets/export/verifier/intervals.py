@@ -69,10 +69,17 @@ def interval(groups: Clusters, *, replicates: int, seed: int, level: float, kind
     tail = (1 - level) / 2
     if replicates * tail < 1:
         return None
-    of_sums: Callable[[int], float] = groups.sums.__getitem__
-    of_counts: Callable[[int], float] = groups.counts.__getitem__
-    ratios = sorted(sum(map(of_sums, drawn)) / sum(map(of_counts, drawn)) for drawn in draws(size, replicates, seed))
+    ratios = resampled(tuple(groups.sums), tuple(groups.counts), replicates, seed)
     return quantile(ratios, tail), quantile(ratios, 1 - tail)
+
+
+@lru_cache(maxsize=2)  # a figure is asked for at two levels, one after the other
+def resampled(sums: tuple[float, ...], counts: tuple[float, ...], replicates: int, seed: int) -> tuple[float, ...]:
+    """The means of all replicates, in rising order."""
+    of_sums: Callable[[int], float] = sums.__getitem__
+    of_counts: Callable[[int], float] = counts.__getitem__
+    drawn = draws(len(sums), replicates, seed)
+    return tuple(sorted(sum(map(of_sums, one)) / sum(map(of_counts, one)) for one in drawn))
 
 
 def closed_interval(groups: Sequence[Clusters], *, replicates: int, seed: int, level: float) -> Ends | None:

@@ -15,6 +15,7 @@ KEYS = ("window_id", "position", "next_token", "cluster", "block", "raw_row_sha2
 PAIR_COLUMNS = ("panel", "window_id", "position", "kl_pair", "rows_bit_identical")
 _ROUNDING_ABSOLUTE, _ROUNDING_RELATIVE = 1e-14, 1e-13  # two ways of computing one value in float64 differ by no more
 Values = list[float]
+PairRows = dict[str, dict[tuple[str, str], tuple[float, float | None]]]
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ def arm_rows(bundle: Bundle, name: str) -> ArmRows:
     return ArmRows(dict(zip(KEYS, columns, strict=False)), values)
 
 
-def pair_rows(bundle: Bundle, name: str) -> dict[str, dict[tuple[str, str], tuple[float, float | None]]]:
+def pair_rows(bundle: Bundle, name: str) -> PairRows:
     """A pair's distances by panel, and by window and position: (KL, 1 or 0 for rows that are equal bit for bit, or None)."""
     rows = _rows(bundle, name)
     if tuple(rows[0]) != PAIR_COLUMNS:
         raise Fault(name, f"has no columns {', '.join(PAIR_COLUMNS)}")
-    found: dict[str, dict[tuple[str, str], tuple[float, float | None]]] = {}
+    found: PairRows = {}
     for panel, window, position, distance, same in rows[1:]:
         equal = _numbers([same], name)[0] if same else None
         found.setdefault(panel, {})[(window, position)] = (_numbers([distance], name)[0], equal)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+import scipy
 from threadpoolctl import threadpool_limits
 
 from engcmp_assets.kernel.records import Interval, Missing
@@ -97,7 +97,7 @@ def length_ratio(lengths: PairedLengths, *, preset: Preset = LENGTHS, level: flo
             return LengthRatio(none, none, *shares, size, none)
         interval = _interval(sums, found, preset, level)
     first, second, spread_first, spread_second = np.exp(found[:4]).tolist()
-    fit = LengthFit(first, second, spread_first, spread_second, float(special.expit(found[4])))
+    fit = LengthFit(first, second, spread_first, spread_second, float(scipy.special.expit(found[4])))
     return LengthRatio(fit.ratio, interval, *shares, size, fit)
 
 
@@ -155,10 +155,10 @@ def _fit(sums: _Sums, weights: Floats, start: Floats) -> Floats | None:
         return -float(weights @ likelihood) / size, -(weights @ scores) / size
 
     bounds = [(None, None), (None, None), *_BOUNDS.tolist()]
-    found = optimize.minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-7})
+    found = scipy.optimize.minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-7})
     ended: Floats = found.x
     slope = negative(ended)[1]
-    slope[:2] *= np.exp(ended[2:4]) * math.sqrt(1 - special.expit(ended[4]))  # of a shift by one deviation of e
+    slope[:2] *= np.exp(ended[2:4]) * math.sqrt(1 - scipy.special.expit(ended[4]))  # of a shift by one deviation of e
     slope[2:][(ended[2:] <= _BOUNDS[:, 0]) | (ended[2:] >= _BOUNDS[:, 1])] = 0
     return ended if np.isfinite(ended).all() and float(np.abs(slope).max()) < _SLOPE else None
 
@@ -169,7 +169,7 @@ def _scores(theta: Floats, sums: _Sums) -> tuple[Floats, Floats]:
     The finished replies leave a normal law of u; the capped ones are integrated over it. The gradient is the mean, over u given all
     replies of a prompt, of the gradient with u known.
     """
-    mu, spread, r = theta[:2], np.exp(theta[2:4]), float(special.expit(theta[4]))
+    mu, spread, r = theta[:2], np.exp(theta[2:4]), float(scipy.special.expit(theta[4]))
     shared, s = spread * np.sqrt(r), spread * np.sqrt(1 - r)
     n, precision = sums.finished, s**-2.0
     residual = sums.logs - n * mu
@@ -184,7 +184,7 @@ def _scores(theta: Floats, sums: _Sums) -> tuple[Floats, Floats]:
     if rows.size:
         u = mean[rows, None] + np.sqrt(variance[rows, None]) * _NODES
         z = (sums.log_cap - mu[:, None] - shared[:, None] * u[:, None, :]) / s[:, None]  # [prompts, 2, nodes]
-        log_above = special.log_ndtr(-z)
+        log_above = scipy.special.log_ndtr(-z)
         capped = sums.capped[rows, :, None]
         log_terms = (capped * log_above).sum(axis=1) + _LOG_WEIGHTS
         highest = log_terms.max(axis=1, keepdims=True)
@@ -223,8 +223,8 @@ def _between(logs: Floats, size: int, level: float, method: str) -> Interval:
     """Percentiles of resampled log ratios. As they are, they are as narrow as a normal interval with 1 / n: widen them to those of a t
     interval with 1 / (n - 1).
     """
-    wider = math.sqrt(size / (size - 1)) * float(stats.t.ppf((1 - level) / 2, size - 1))
-    tail = float(stats.norm.cdf(wider))
+    wider = math.sqrt(size / (size - 1)) * float(scipy.stats.t.ppf((1 - level) / 2, size - 1))
+    tail = float(scipy.stats.norm.cdf(wider))
     low, high = np.quantile(logs, [tail, 1 - tail])
     return Interval(math.exp(low), math.exp(high), level, method)
 

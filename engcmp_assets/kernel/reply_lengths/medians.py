@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+import scipy
 
 from engcmp_assets.kernel.records import Interval, Missing
 from engcmp_assets.kernel.reply_lengths.records import LEFT_OUT, ReplyLength
@@ -51,9 +51,9 @@ def capped_median(lengths: Sequence[ReplyLength], *, level: float = 0.95) -> Cap
 def _interval(kept: Sequence[float], bounds: Sequence[int], level: float) -> Interval | Missing:
     """Order statistics l and n + 1 - l with P(Binomial(n, 1/2) < l) at most half of what the level leaves."""
     size = len(kept)
-    lower = int(stats.binom.ppf((1 - level) / 2, size, 0.5))
+    lower = int(scipy.stats.binom.ppf((1 - level) / 2, size, 0.5))
     # ppf gives the first k with P(X <= k) at or above the tail: the largest l with P(X < l) at or below it.
-    if lower < 1 or stats.binom.cdf(lower - 1, size, 0.5) > (1 - level) / 2:
+    if lower < 1 or scipy.stats.binom.cdf(lower - 1, size, 0.5) > (1 - level) / 2:
         return Missing(f"{size} replies are too few for an interval of the median at {level:.0%}")
     low, high = kept[lower - 1], kept[size - lower]
     if math.isinf(high):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from engcmp_assets.kernel.records import Missing
 from engcmp_assets.kernel.reply_lengths.records import PairedLengths, PromptPair
@@ -37,7 +37,7 @@ def sign_test(signs: Iterable[int]) -> SignTest:
     undecided = len(counted) - more - less
     if more + less == 0:
         return SignTest(more, less, undecided, Missing("no prompt is decided"))
-    return SignTest(more, less, undecided, float(stats.binomtest(more, more + less, 0.5).pvalue))
+    return SignTest(more, less, undecided, float(scipy.stats.binomtest(more, more + less, 0.5).pvalue))
 
 
 def mcnemar_capped(lengths: PairedLengths) -> SignTest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Interval, Missing
@@ -190,7 +190,7 @@ def _welch(first: Float64, second: Float64, level: float) -> Interval | Missing:
     if squared == 0:
         return Missing("the clusters of each side are all equal: with no spread there is no interval")
     freedom = squared**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True))
-    half = float(special.stdtrit(freedom, 0.5 + level / 2)) * squared**0.5
+    half = float(scipy.special.stdtrit(freedom, 0.5 + level / 2)) * squared**0.5
     return Interval(
         centre - half, centre + half, level, f"Welch's t-interval on {len(first)} and {len(second)} cluster means"
     )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
-from scipy.sparse import csgraph
+import scipy
 
 from engcmp_assets.kernel.review.shared import Names, many
 from engcmp_resources.errors import EngcmpError
@@ -79,8 +78,10 @@ def duplicate_windows(
     least = np.minimum(sizes[together.row], sizes[together.col])
     close = (together.data / least >= share) & (together.row != together.col)
     size = len(names)
-    near = sparse.coo_array((np.ones(int(close.sum())), (together.row[close], together.col[close])), shape=(size, size))
-    group_of = csgraph.connected_components(near, directed=False)[1].tolist()
+    near = scipy.sparse.coo_array(
+        (np.ones(int(close.sum())), (together.row[close], together.col[close])), shape=(size, size)
+    )
+    group_of = scipy.sparse.csgraph.connected_components(near, directed=False)[1].tolist()
     merged = _merge(names, clusters, group_of)
     groups = _groups(names, clusters, group_of, grams, length)
     before, after = len(set(clusters.values())), len(set(merged.values()))
@@ -120,12 +121,14 @@ def _grams(texts: Sequence[Int64], length: int) -> list[Int64]:
     ]
 
 
-def _table(grams: Sequence[Int64]) -> sparse.csr_array:
+def _table(grams: Sequence[Int64]) -> scipy.sparse.csr_array:
     """Which window holds which n-gram, 0/1 [windows, n-grams]."""
     own = [np.unique(one) for one in grams]
     rows = np.repeat(np.arange(len(own)), [len(one) for one in own])
     columns = np.concatenate(own)
-    return sparse.csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(own), int(columns.max(initial=0)) + 1))
+    return scipy.sparse.csr_array(
+        (np.ones(len(columns)), (rows, columns)), shape=(len(own), int(columns.max(initial=0)) + 1)
+    )
 
 
 def _merge(names: Sequence[str], clusters: Mapping[str, str], group_of: Sequence[int]) -> dict[str, str]:
@@ -135,8 +138,8 @@ def _merge(names: Sequence[str], clusters: Mapping[str, str], group_of: Sequence
     # Windows' groups stand behind the clusters: an edge from each window's cluster to its group joins all that belong together.
     own = np.array([place[clusters[name]] for name in names])
     size = len(ids) + max(group_of) + 1
-    edges = sparse.coo_array((np.ones(len(names)), (own, len(ids) + np.array(group_of))), shape=(size, size))
-    joined = csgraph.connected_components(edges, directed=False)[1].tolist()
+    edges = scipy.sparse.coo_array((np.ones(len(names)), (own, len(ids) + np.array(group_of))), shape=(size, size))
+    joined = scipy.sparse.csgraph.connected_components(edges, directed=False)[1].tolist()
     least: dict[int, str] = {}
     for cluster, label in zip(ids, joined[: len(ids)], strict=True):
         least.setdefault(label, cluster)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from engcmp_assets.kernel.fast_resample import drawn_counts, replicate_ratios
 from engcmp_assets.kernel.records import Missing
@@ -247,7 +247,7 @@ def _t_upper(groups: ClusterSums) -> float | Missing:
         return Missing(f"{many(size, 'window')}: the bootstrap has enough of them")
     if size < INTERVAL_CLUSTERS:
         return Missing(f"{many(size, 'window')}: a t bound needs at least {INTERVAL_CLUSTERS}")
-    half = float(special.stdtrit(size - 1, _LEVEL)) * float(groups.means.std(ddof=1)) / math.sqrt(size)
+    half = float(scipy.special.stdtrit(size - 1, _LEVEL)) * float(groups.means.std(ddof=1)) / math.sqrt(size)
     return mean_of(groups.means) + half
 
 

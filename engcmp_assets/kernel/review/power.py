@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from engcmp_assets.kernel.records import Missing
 from engcmp_assets.kernel.review.shared import Names, check_rows, many, numbers, said, stands, strings
@@ -100,9 +100,9 @@ def _error(values: npt.ArrayLike, clusters: Names, estimate: Estimate) -> float 
 
 def _reached(standardised: float, freedom: int, level: float) -> float:
     """Probability that a two-sided t test at `level` excludes zero where the true effect is `standardised` standard errors."""
-    critical = float(special.stdtrit(freedom, 0.5 + level / 2))
-    above = 1 - float(special.nctdtr(freedom, standardised, critical))
-    below = float(special.nctdtr(freedom, standardised, -critical))
+    critical = float(scipy.special.stdtrit(freedom, 0.5 + level / 2))
+    above = 1 - float(scipy.special.nctdtr(freedom, standardised, critical))
+    below = float(scipy.special.nctdtr(freedom, standardised, -critical))
     return above + below
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from engcmp_assets.kernel.plots import (
     COLOURS,
@@ -34,6 +32,9 @@ from engcmp_assets.kernel.throughput.bands import NoBand
 from engcmp_assets.kernel.throughput.ratios import CellRatio, MeasureRatios
 from engcmp_assets.kernel.throughput.scheduling import BINS, CLEAN_BELOW, decode_by_overlap
 from engcmp_resources.errors import EngcmpError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The colour of a verdict is the same in every plot, whichever verdicts it holds.
 _VERDICTS = ("faster", "slower", "level", "no floor", "descriptive")
@@ -97,6 +98,8 @@ def _not_comparable(axes: Axes, place: int, reason: str) -> None:
 
 
 def _ratio_axis(axes: Axes, found: MeasureRatios, rows: Sequence[DotRow]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator  # noqa: PLC0415 - as in plots.py
+
     numbers = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
     numbers += [one.ratio for cell in found.cells for one in cell.drift] + [1.0]
     if not isinstance(found.band, NoBand):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup, escape
-from matplotlib.ticker import MaxNLocator
 
 from engcmp_assets.kernel.plots import format_tick
 
@@ -76,6 +75,8 @@ class Axis:
             found = [step * 10.0**power for power in range(low, top + 1) for step in steps]
             found = [one for one in found if self.low <= math.log10(one) <= high]
         else:
+            from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - loaded where it is drawn, as kernel/plots.py says
+
             ticks = MaxNLocator(_TICKS, steps=[1, 2, 5, 10]).tick_values(self.low, high)
             found = [float(round(one, 12)) for one in ticks if self.low <= one <= high]
         kept: list[float] = []
