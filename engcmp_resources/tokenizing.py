@@ -121,7 +121,7 @@ def _merges(model: GgufModel, vocab: Mapping[str, int]) -> list[tuple[str, str]]
     for merge in model.texts("tokenizer.ggml.merges"):
         # The halves cannot hold a space (byte-level BPE writes it as another letter), so one space parts them.
         left, _, right = merge.partition(" ")
-        if any(token not in vocab for token in (left, right, left + right)):
+        if left not in vocab or right not in vocab or left + right not in vocab:
             raise EngcmpError(
                 f"the merge {merge!r} is not of two tokens of the vocabulary into a third",
                 where=str(model.path),
