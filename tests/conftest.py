@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from once import made_once
 from time_parts import TimeParts
 
@@ -58,6 +59,9 @@ def run_engcmp(
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes is the machine's affair; all else is as hypothesis has it, in CI too.
+    settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
     config.pluginmanager.register(TimeParts(config))
     config.addinivalue_line("markers", "alone: needs the machine for itself; all others may run two at a time")
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from speedy import SERVED, free_port, served_base
+from ports import free_port
+from speedy import SERVED, served_base
 from tiny import TINY, TinyStudy
 
 from engcmp_assets.kernel.records import ArmKey

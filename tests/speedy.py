@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +147,6 @@ def served_base(root: Path, measured_home: Path, port: int) -> TinyStudy:
     text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
     path.write_text(text, encoding="utf-8")
     return tiny
-
-
-def free_port() -> int:
-    with ExitStack() as stack:
-        probe = stack.enter_context(socket.socket())
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def receipt(tiny: TinyStudy, artifact: str, arm: str = BASE_ARM) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_waiting_says_who_holds_the_lock_and_ends_in_an_error(spawn: Spawn, fold
         engine_lock(arm=ARM, run_id=RUN, waiting=said.append, timeout_s=0.5, folder=folder),
     ):
         pytest.fail("both hold it")
-    assert 0.5 <= time.monotonic() - began < 5
+    assert 0.5 <= time.monotonic() - began < 60
     assert said == [
         f"waiting for the engine lock; process {holder.pid} (arm q8_0/llamacpp@b1, run run-0) holds it",
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from homes import CHECKOUT, STUDY, quiet
-from speedy import free_port
+from ports import free_port
 from tiny import TINY, TinyStudy, make_tiny
 
 from engcmp_assets.audit.battery import audit

@@ -96,7 +96,7 @@ def test_what_a_killed_run_left_is_ended_freed_and_removed(cut_home: Path, orpha
 
     done = engcmp("gc", home=cut_home)
     assert done.returncode == 0, done.stderr
-    assert left.wait(timeout=5) == -9
+    assert left.wait(timeout=60) == -9
     assert f"removed an engine left by a dead run: process {left.pid}" in done.stdout
     assert f"reported as ended: run {dead.run_id}" in done.stdout
     assert all(f"removed temporary scratch/{name}" in done.stdout for name in temporaries)

@@ -103,6 +103,7 @@ def test_ctrl_c_leaves_no_half_file_and_what_was_complete(measured_home: Path, t
     until = time.monotonic() + 120
     while time.monotonic() < until and not (out / "w4.safetensors").exists() and process.poll() is None:
         time.sleep(0.02)
+    assert (out / "w4.safetensors").exists(), "it never got so far"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

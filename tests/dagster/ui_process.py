@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import httpx
 from homes import CHECKOUT, STUDY, command
+from ports import free_port
 
 LOCATION = {"repositoryLocationName": "engcmp", "repositoryName": "__repository__"}
 # In the background of a shell that is not interactive, a process is told to ignore Ctrl-C: the way in which scripts start it.
@@ -86,12 +86,6 @@ def running_ui(home: Path, *flags: str) -> Iterator[Ui]:
     finally:
         if shell.poll() is None:
             ui.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, explain: Callable[[], str] = str) -> None:

@@ -175,7 +175,7 @@ def test_a_second_probe_is_refused_while_one_runs(pair: Pair, tmp_path: Path) ->
     other = threading.Thread(target=lambda: httpx.post(f"{simulator.url}/v1/bench/probe", json=body, trust_env=False))
     other.start()
     until = soon()
-    while simulator.truth(path="/v1/bench/probe")[-1]["ended"] != "open":
+    while all(record["ended"] != "open" for record in simulator.truth(path="/v1/bench/probe")):
         assert time.monotonic() < until
     with pytest.raises(EngcmpError, match=r"HTTP status 409"):
         take(client, tmp_path / "rows")

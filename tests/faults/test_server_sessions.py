@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from ports import free_port
 from tiny import TINY, TinyStudy, make_tiny
 
 from engcmp_assets.kernel.tables import read_parquet
@@ -111,14 +111,6 @@ class Servers:
         self._stack.close()
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 def frozen_study(root: Path, measured_home: Path, ports: Sequence[int], repeats: int) -> TinyStudy:
     tiny = make_tiny(root, measured_home)
     path = tiny.folder / "protocol.toml"
@@ -147,7 +139,7 @@ def servers(tmp_path: Path, measured_home: Path) -> Iterator[Callable[[int], Ser
     made: list[Servers] = []
 
     def make(repeats: int) -> Servers:
-        ports = free_ports(len(NAMES))
+        ports = [free_port() for _ in NAMES]
         tiny = frozen_study(tmp_path / "study", measured_home, ports, repeats)
         prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())
         texts = {

@@ -165,7 +165,7 @@ def test_waiting_names_the_holder_and_ends_in_an_error(spawn: Spawn, folder: Pat
         gpu_locks((0, 1), arm=ARM, run_id=RUN, waiting=said.append, timeout_s=0.5, folder=folder),
     ):
         pytest.fail("both hold it")
-    assert 0.5 <= time.monotonic() - began < 10
+    assert 0.5 <= time.monotonic() - began < 60
     assert len(said) == 1 and said[0].startswith(f"waiting for the lock of GPU 1; process {holder.pid} of user ")
     assert is_free(folder, 0), "the lock that was taken before the wait was not given back"
     assert leases(folder)[0][0].what == "GPU 1" and len(leases(folder)) == 1
@@ -182,8 +182,8 @@ def test_the_time_to_wait_is_for_the_whole_set(spawn: Spawn, folder: Path) -> No
             first.wait()
 
     with (
-        pytest.raises(EngcmpError, match=r"the lock of GPU 1 was not free within 0\.\d+ s"),
-        gpu_locks((0, 1), arm=ARM, run_id=RUN, waiting=waiting, timeout_s=1, folder=folder),
+        pytest.raises(EngcmpError, match=r"the lock of GPU 1 was not free within [0-2]\.\d+ s"),
+        gpu_locks((0, 1), arm=ARM, run_id=RUN, waiting=waiting, timeout_s=3, folder=folder),
     ):
         pytest.fail("both hold it")
 

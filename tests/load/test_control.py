@@ -25,7 +25,7 @@ def control(url: str, key: str | None = None) -> nullcontext[Control]:
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "cuteafd"])
 def test_a_busy_engine_is_seen_and_an_idle_one_too(dialect: str) -> None:
-    with running_simulator(dialect, timing={"ttft_ms": 800.0}) as simulator, control(simulator.url) as asked:
+    with running_simulator(dialect, timing={"ttft_ms": 1500.0}) as simulator, control(simulator.url) as asked:
         before = asked.state()
         assert (before.busy, before.why) == (0, None)
         thread = threading.Thread(target=driven, args=(simulator.url, plan_of()))

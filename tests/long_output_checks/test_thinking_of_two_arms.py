@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from ports import free_port
 from replying import SAMPLING, Here
-from speedy import MODEL, VOCAB, free_port, served_base
+from speedy import MODEL, VOCAB, served_base
 from tiny import TINY, TinyStudy
 
 from engcmp_assets.kernel.names import REPLY_CHECKS

@@ -8,29 +8,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
+from ports import free_port
 from tiny import TINY, TinyStudy, write_protocol
 
 from engcmp_resources.object_store import ObjectStore
 
 collect_ignore_glob = [] if os.environ.get("ENGCMP_TEST_MACHINES") else ["test_*.py"]
 BUCKET, SECRET = "engcmp-results", "planted-secret-of-the-object-store"
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from conftest import Machine, S3Server, free_port, succeeded, tiny_study, with_index
+from conftest import Machine, S3Server, succeeded, tiny_study, with_index
 from homes import CHECKOUT
 from hosts import Child, Network, start_postgres, start_redis, tool, wait_for, with_variable
+from ports import free_port
 from tiny import BASE_ARM, TINY, TinyStudy
 
 from engcmp_assets.beats import QUEUE_TAG

@@ -73,7 +73,7 @@ def rows_differ_while_others_run(of: Of, _: Any) -> None:
     simulator = of("vllm")
     simulator.script("noise_under_load")
     assert not differing(scored(simulator), truth_rows())
-    simulator.script("noise_under_load", {"name": "stall", "ms": 1500.0, "at": {"token": 0}, "times": 1})
+    simulator.script("noise_under_load", {"name": "stall", "ms": 4000.0, "at": {"token": 0}, "times": 1})
     other = threading.Thread(target=chat_stream, args=(simulator,), kwargs={"max_tokens": 1})
     other.start()
     while "stall" not in simulator.truth()[-1]["faults"]:

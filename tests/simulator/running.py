@@ -68,6 +68,8 @@ class Simulator:
         deadline = time.monotonic() + 20
         while (record := self.truth(path=path)[-1])["ended"] == "open" and time.monotonic() < deadline:
             time.sleep(0.005)
+        if record["ended"] == "open":
+            raise TimeoutError(f"the answer goes on: {record['path']}")
         return record
 
     def script(self, *faults: dict[str, Any] | str, **timing: float) -> None:

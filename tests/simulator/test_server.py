@@ -72,7 +72,7 @@ def test_sixteen_streams_at_once_are_each_their_own(vllm: Simulator) -> None:
 
 
 def test_more_requests_than_it_runs_wait() -> None:
-    with running_simulator("vllm", max_seqs=1, timing={"ttft_ms": 400.0}) as simulator:
+    with running_simulator("vllm", max_seqs=1, timing={"ttft_ms": 1500.0}) as simulator:
         threads = [threading.Thread(target=chat_stream, args=(simulator,), kwargs={"max_tokens": 1}) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -83,7 +83,7 @@ def test_more_requests_than_it_runs_wait() -> None:
         for thread in threads:
             thread.join()
         one, other = (record["tokens"][0]["sent_ns"] for record in simulator.truth(path="/v1/chat/completions"))
-        assert abs(one - other) >= 400e6
+        assert abs(one - other) >= 1500e6
 
 
 def test_the_body_must_be_an_object_and_the_path_one_that_is_served(vllm: Simulator) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 from homes import start_engcmp
-from speedy import MODEL, SERVED, VOCAB, free_port, receipt, served_study, stored, with_speed
+from ports import free_port
+from speedy import MODEL, SERVED, VOCAB, receipt, served_study, stored, with_speed
 from tiny import BASE_ARM, TINY, TinyStudy, copy_of, make_tiny
 
 from tests.simulator.running import running_simulator

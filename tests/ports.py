@@ -1,0 +1,34 @@
+"""Ports of servers that tests start. No tests."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+from typing import IO
+
+_RANGE = range(
+    15_000, 32_000
+)  # below what the system gives to whoever asks for any port, so none is taken before it is used
+_HELD: list[IO[bytes]] = []  # until this process ends, also where the server starts, ends and starts again
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port of `host` at which nothing listens, given to no other test process that runs."""
+    folder = Path(tempfile.gettempdir()) / f"engcmp-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    while True:
+        port = random.choice(_RANGE)
+        held = (folder / str(port)).open("wb")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind((host, port))
+        except OSError:  # another process has it, or something else listens there
+            held.close()
+            continue
+        _HELD.append(held)
+        return port
