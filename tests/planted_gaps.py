@@ -16,7 +16,9 @@ ROWS, CLUSTERS = 60, 10
 FORK, SHIPPED, SETTING = "K4/fork@v1", "K4/afd@v3", "K4/afd@v3+w8a16"
 GAP_PLAN = ComparisonPlan(pair_id="s-vs-c", label="W8A16", candidate=SETTING, baseline=SHIPPED, closes="c-vs-b")
 GAP = ComparisonPlan(pair_id="c-vs-b", label="AFD beside the fork", candidate=SHIPPED, baseline=FORK)
-GAP_LOOKS = Looks(("kl_full",), ("all", "block:code"), frozenset({"kl_full"}), Preset(400, 7), 0.95)
+LONG = "8-16K"
+GAP_PARTS = ("all", "block:code", f"bucket:{LONG}", f"block:code,bucket:{LONG}")
+GAP_LOOKS = Looks(("kl_full",), GAP_PARTS, frozenset({"kl_full"}), Preset(400, 7), 0.95, 3)
 
 
 def gap_table(level: float, seed: int) -> RowTable:
@@ -26,8 +28,9 @@ def gap_table(level: float, seed: int) -> RowTable:
     place = np.arange(ROWS)
     names = np.array([f"w{number:02}" for number in range(CLUSTERS)]).repeat(ROWS // CLUSTERS)
     keys: dict[str, Any] = {
-        "window_id": names, "position": place, "next_token": place, "cluster": names, "bucket": np.full(ROWS, "k"),
-        "block": np.where(place < ROWS // 2, "code", "prose"), "role": np.full(ROWS, "context"), "raw_row_sha256": names,
+        "window_id": names, "position": place, "next_token": place, "cluster": names,
+        "block": np.where(place < ROWS // 2, "code", "prose"), "bucket": np.where(place < ROWS - ROWS // CLUSTERS, LONG, "0-2K"),
+        "role": np.full(ROWS, "context"), "raw_row_sha256": names,
     }  # fmt: skip
     return RowTable(("1.1",), keys, {"kl_full": values[None, :]})
 

@@ -20,7 +20,7 @@ from engcmp_assets.kernel.differences import Comparison, compare
 from engcmp_assets.kernel.floors import RunValues
 from engcmp_assets.kernel.looks import declared_looks
 from engcmp_assets.kernel.measures import MEASURES
-from engcmp_assets.kernel.names import ALL, BLOCK, EVENTS, REPLY_CHECKS, scored_rows
+from engcmp_assets.kernel.names import EVENTS, REPLY_CHECKS, part_of, population_parts, scored_rows
 from engcmp_assets.kernel.records import ArmKey, Interval, Missing
 from engcmp_assets.kernel.reply_measures import REPLY_IDS
 from engcmp_assets.kernel.reply_verdicts import population_of, verdicts_of
@@ -122,9 +122,10 @@ class StudyFacts:
         return next((one["panel"] for one in figures if wanted in (None, one["panel"])), None)
 
     def _rows(self, claim: Claim, pair: Pair, panel: str) -> Facts:
-        if claim.population.bucket is not None:
+        population = part_of(claim.population.block, claim.population.bucket)
+        declared = any((one["panel"], one["population"]) == (panel, population) for one in pair["figures"])
+        if claim.population.bucket is not None and not declared:
             return self._bucket(claim, pair, panel)
-        population = ALL if claim.population.block is None else f"{BLOCK}{claim.population.block}"
         figures = [one for one in pair["figures"] if (one["panel"], one["population"]) == (panel, population)]
         figure = next((one for one in figures if claim.measure in (ANY, one["measure"])), None)
         if figure is None:
@@ -145,7 +146,10 @@ class StudyFacts:
         again = self._repeated(pair, panel)
         repeats = facts.repeats
         if repeats is not None and facts.look is not None:
-            chosen = [one for one in self._windows(pair, panel) if population in (ALL, f"{BLOCK}{one.block}")]
+            block, bucket = population_parts(population) or (None, None)
+            chosen = [
+                one for one in self._windows(pair, panel) if block in (None, one.block) and bucket in (None, one.bucket)
+            ]
             own = documents_of([one for one in chosen if one.cluster in again])
             whole = set(own) == set(documents_of(chosen))
             repeats = replace(repeats, documents=own, estimate_on_them=facts.look.estimate if whole else None)
@@ -190,7 +194,7 @@ class StudyFacts:
         return documents_of(sides[0].panel.windows)
 
     def _bucket(self, claim: Claim, pair: Pair, panel: str) -> Facts:
-        """A context bucket is no look that a study declares: it is read from the rows, and told as looked at after the data."""
+        """A context bucket at which the study declares no look: it is read from the rows, and told as looked at after the data."""
         sides, bucket = self._tables(pair, panel, claim.measure), claim.population.bucket
         if isinstance(sides, str):
             return Facts(unmeasured=sides)
@@ -211,14 +215,14 @@ class StudyFacts:
             documents=documents_of(windows),
             independent=self._known.independent(panel, windows),
         )
-        population = ALL if block is None else f"{BLOCK}{block}"
+        population = part_of(block)
         return self._beside(claim, pair, panel, population, replace(self._known.context(pair, panel), look=look))
 
     def _compared(
         self, sides: tuple[RowTable, RowTable], panel: str, measure: str, chosen: npt.NDArray[np.bool_]
     ) -> Comparison:
         protocol, (candidate, baseline) = self._found.study.protocol, sides
-        looks = declared_looks(protocol.statistics, protocol.panels[panel], candidate.populations())
+        looks = declared_looks(protocol.statistics, protocol.panels[panel], candidate)
         return compare(
             RunValues(candidate.runs, candidate.values[measure][:, chosen]),
             RunValues(baseline.runs, baseline.values[measure][:, chosen]), candidate.clusters_of(chosen), preset=looks.preset,

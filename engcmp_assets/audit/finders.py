@@ -15,7 +15,7 @@ import numpy as np
 
 from engcmp_assets.audit.found import Found
 from engcmp_assets.audit.gathered import ArmRows, Gathered
-from engcmp_assets.kernel.claims.rules_looks import BUCKET_SHARE
+from engcmp_assets.kernel.claims.contents import confounded
 from engcmp_assets.kernel.claims.rules_public import MOST_HOURS
 from engcmp_assets.kernel.engine_tables import ServerEngine
 from engcmp_assets.kernel.launch_diff import Side, launch_differences
@@ -230,31 +230,14 @@ def panels_of(found: Gathered) -> list[Panel]:
     return list({rows.panel.panel: rows.panel for rows in found.rows}.values())
 
 
-def rows_by_bucket(panel: Panel) -> dict[str, dict[str, int]]:
-    """Rows by context bucket and block."""
-    found: dict[str, dict[str, int]] = {}
-    for window in panel.windows:
-        own = found.setdefault(window.bucket, {})
-        own[window.block] = own.get(window.block, 0) + len(window.positions)
-    return found
-
-
 def buckets(found: Gathered) -> Iterator[Found]:
     """Context buckets that are one kind of content."""
     for panel in panels_of(found):
-        rows = rows_by_bucket(panel)
-        for bucket, blocks in rows.items():
-            block = max(sorted(blocks), key=lambda name: blocks[name])
-            outside = {name: count for other, own in rows.items() if other != bucket for name, count in own.items()}
-            elsewhere = sum(own.get(block, 0) for other, own in rows.items() if other != bucket)
-            total = sum(sum(own.values()) for other, own in rows.items() if other != bucket)
-            share = blocks[block] / sum(blocks.values())
-            if outside and share >= BUCKET_SHARE and elsewhere / total < BUCKET_SHARE:
-                yield Found(
-                    "buckets", "narrowed", f"panel {panel.panel}",
-                    f"{100 * share:.3g} % of the rows of bucket {bucket} are of block {block}: no figure of it is one of context length",
-                    "name the block, or read context within a block that has every length",
-                )  # fmt: skip
+        for what in confounded(panel):
+            yield Found(
+                "buckets", "narrowed", f"panel {panel.panel}", what,
+                "name the block, or read context within a block that has every length",
+            )  # fmt: skip
 
 
 def several_settings(found: Gathered) -> Iterator[Found]:

@@ -13,7 +13,6 @@ from engcmp_assets.audit.finders import (
     duplicates_of,
     hours_apart,
     requests_beside,
-    rows_by_bucket,
     run_pairs,
     same_machine,
     settings_changed,
@@ -22,6 +21,7 @@ from engcmp_assets.audit.found import ClaimRead
 from engcmp_assets.audit.gathered import ArmRows, Gathered
 from engcmp_assets.audit.reply_claims import reply_claims
 from engcmp_assets.kernel.claims.checking import RULES, check_claim, narrowed
+from engcmp_assets.kernel.claims.contents import rows_by_bucket
 from engcmp_assets.kernel.claims.facts import Ages, Contents, Facts, Inputs, Launches, Look, Requests, Speeds, Texts
 from engcmp_assets.kernel.claims.records import Cited, Claim
 from engcmp_assets.kernel.launch_diff import launch_differences, undeclared_names
@@ -124,10 +124,13 @@ class Known:
             seen = replace(speeds, telemetry=watched, answers=answers, kind=self._kind(pair, figure))
             undeclared = Launches(undeclared=tuple(pair.get("undeclared") or ()))
             return replace(own, ages=beyond.ages, inputs=beyond.inputs, speeds=seen, launches=undeclared)
-        look, block = own.look, claim_of(pair, figure).population.block
+        look, part = own.look, claim_of(pair, figure).population
         beyond = self.context(pair, name)
         if look is not None:
-            chosen = [window for window in self._panels[name].windows if block in (None, window.block)]
+            chosen = [
+                window for window in self._panels[name].windows
+                if part.block in (None, window.block) and part.bucket in (None, window.bucket)
+            ]  # fmt: skip
             look = replace(look, documents=documents_of(chosen), independent=self.independent(name, chosen))
         return replace(beyond, look=look, repeats=own.repeats)
 

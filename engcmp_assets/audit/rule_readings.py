@@ -168,7 +168,7 @@ def _gap(found: Gathered, statistic: Statistic, baseline: Baseline) -> Mapping[s
             )
     chosen = b.rows_of(statistic.population)
     clusters, name = b.clusters_of(chosen), statistic.measure
-    looks = declared_looks(found.study.protocol.statistics, found.study.protocol.panels[panel], b.populations())
+    looks = declared_looks(found.study.protocol.statistics, found.study.protocol.panels[panel], b)
     plain_s, plain_c = s.per_row(name)[chosen], c.per_row(name)[chosen]
     gap = compare(
         RunValues(c.runs, c.values[name][:, chosen]), RunValues(b.runs, b.values[name][:, chosen]), clusters, preset=looks.preset,

@@ -73,7 +73,7 @@ def _figure(study: str, plan: ComparisonPlan, gap: ComparisonPlan, own: PanelGap
         level=looks.level, measure=name,
     )  # fmt: skip
     # Shares in several populations are several looks at one gap.
-    family = len(looks.populations)
+    family = looks.different
     levels = (looks.level, 1 - (1 - looks.level) / family)
     b, c, with_setting = (one.per_row for one in sides)
     narrow, wide = (

@@ -23,6 +23,7 @@ from engcmp_assets.kernel.blocks import blocks_of_arm
 from engcmp_assets.kernel.declared_words import words_of_pair, words_of_pairs
 from engcmp_assets.kernel.early_measurements import EARLY, early_blocks
 from engcmp_assets.kernel.launch_diff import LaunchDifference, launch_differences
+from engcmp_assets.kernel.looks import declared_parts
 from engcmp_assets.kernel.measures import MEASURES
 from engcmp_assets.kernel.names import ALL, CELLS, EVENTS, LAUNCH, SERVING, captured_rows, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
@@ -47,7 +48,7 @@ COLUMNS = (
     Column("pair_id", "str", "1", "The declared pair"),
     Column("panel", "str", "1", "The panel"),
     Column("measure", "str", "1", "Measure id; its definition is on the summary page"),
-    Column("population", "str", "1", "all, or block:NAME"),
+    Column("population", "str", "1", "all, block:NAME, bucket:NAME, or block:NAME,bucket:NAME"),
     Column(
         "value",
         "float",
@@ -94,6 +95,7 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
         **rules_of(study),
         **({"declared": dict(words)} if (words := words_of_pairs(protocol)) else {}),
         **({"bands": bands} if (bands := _own_bands(protocol)) else {}),
+        **({"by": by} if (by := declared_parts(protocol)) else {}),
         **({"closes": closes} if (closes := _closes(protocol)) else {}),
         **({"asked": asked} if (asked := asked_of_arms(protocol)) else {}),
     } | (

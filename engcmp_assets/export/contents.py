@@ -21,7 +21,7 @@ from engcmp_resources.canonical import canonical_bytes, sha256_bytes
 from engcmp_resources.places import FROZEN_FILE
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store, head_bytes
 
-VERSION = 1  # of the tables' form
+VERSION = 2  # of the tables' form
 _EPOCH = "1970-01-01T00:00:00.000+00:00"
 SITE = "site/"
 """Begins the names of the site's files, among the outputs of the publication and in the bundle."""

@@ -53,20 +53,22 @@ def reading_rule(
     return {"rule": rule, "says": _SAYS[rule]} | ({"own": own} if own else {})
 
 
-def _judged_alike(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    more = all(after[table].get(name) == entry for table in _MORE for name, entry in before[table].items())
-    same = all(before[name] == after[name] for name in _SAME)
-    return more and same and all(before[name] in (None, after[name]) for name in _BLOCKS)
+def _judged_alike(before: Protocol, after: Protocol) -> bool:
+    """As records, not as what they print: a field that no artifact's parameters hold decides too."""
+    more = all(
+        getattr(after, table).get(name) == entry for table in _MORE for name, entry in getattr(before, table).items()
+    )
+    same = all(getattr(before, name) == getattr(after, name) for name in _SAME)
+    return more and same and all(getattr(before, name) in (None, getattr(after, name)) for name in _BLOCKS)
 
 
-def _plain(protocol: Protocol) -> dict[str, Any]:
+def _plain(protocol: Protocol) -> Protocol:
     """The protocol without what is only for readers."""
-    found = protocol.model_dump(mode="json")
-    for one in (
-        *found["panels"].values(),
-        *found["comparisons"],
-        *found["checkpoints"].values(),
-        *found["engines"].values(),
-    ):
-        one.pop("label", None)
-    return found
+
+    def unlabelled(entry: Any) -> Any:
+        return entry.model_copy(update={"label": ""}) if hasattr(entry, "label") else entry
+
+    changes: dict[str, Any] = {"comparisons": [unlabelled(one) for one in protocol.comparisons]}
+    for table in ("panels", "checkpoints", "engines"):
+        changes[table] = {name: unlabelled(one) for name, one in getattr(protocol, table).items()}
+    return protocol.model_copy(update=changes)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_assets.kernel.names import ALL
-from engcmp_assets.kernel.protocol import PanelPlan, Statistics
+from engcmp_assets.kernel.protocol import BY_BLOCK, PanelPlan, Protocol, Statistics
+from engcmp_assets.kernel.row_table import RowTable
 from engcmp_assets.kernel.uncertainty import Preset
 
 
@@ -22,27 +23,30 @@ class Looks:
     primary: frozenset[str]
     preset: Preset
     level: float
+    different: int
+    """How many of the populations are of different rows: a panel's only block and all rows are one look."""
 
     @property
     def family(self) -> int:
-        """Number of looks that are not primary: the divisor of the Bonferroni level, at least 1.
-
-        Where a panel has one block, that block and all rows are one look.
-        """
-        others = sum(name != ALL for name in self.populations)
-        different = len(self.populations) - (others == 1 and ALL in self.populations)
-        return max(1, len(self.measures) * different - len(self.primary))
+        """Number of looks that are not primary: the divisor of the Bonferroni level, at least 1."""
+        return max(1, len(self.measures) * self.different - len(self.primary))
 
     def is_primary(self, measure: str, population: str) -> bool:
         return population == ALL and measure in self.primary
 
 
-def declared_looks(statistics: Statistics, plan: PanelPlan, populations: Sequence[str]) -> Looks:
-    """The looks that are declared at a panel, over the populations that it has."""
+def declared_looks(statistics: Statistics, plan: PanelPlan, table: RowTable) -> Looks:
+    """The looks that are declared at a panel, over the populations that its rows have."""
+    populations = table.populations(plan.by)
     return Looks(
-        tuple(plan.measures), tuple(populations), frozenset(plan.primary),
-        Preset(statistics.replicates, statistics.seed), statistics.level,
+        tuple(plan.measures), populations, frozenset(plan.primary), Preset(statistics.replicates, statistics.seed),
+        statistics.level, different_populations([table.rows_of(name) for name in populations]),
     )  # fmt: skip
+
+
+def declared_parts(protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """By which parts of their rows panels are looked at, of those that are not looked at by kind of content alone."""
+    return {name: plan.by for name, plan in protocol.panels.items() if plan.by != BY_BLOCK}
 
 
 def different_populations(chosen: Sequence[npt.NDArray[np.bool_]]) -> int:

@@ -41,6 +41,32 @@ def scored_rows(panel: str) -> str:
     return f"rows-{panel}.parquet"
 
 
+def part_of(block: str | None, bucket: str | None = None) -> str:
+    """Name of the rows of a kind of content, of a context length, or of one at the other: `block:code,bucket:8-16K`; `all` for neither."""
+    parts = [f"{begin}{name}" for begin, name in ((BLOCK, block), (BUCKET, bucket)) if name is not None]
+    return ",".join(parts) or ALL
+
+
+def population_parts(population: str) -> tuple[str | None, str | None] | None:
+    """The kind of content and the context length that a population's rows are of, None for any; None for the name of no such rows."""
+    if population == ALL:
+        return None, None
+    if population.startswith(BUCKET):
+        return None, population.removeprefix(BUCKET)
+    if not population.startswith(BLOCK):
+        return None
+    block, _, bucket = population.removeprefix(BLOCK).partition(f",{BUCKET}")
+    return block, bucket or None
+
+
+def population_words(population: str) -> str:
+    """How pages call a population: `all rows`, `code`, `8-16K`, or `code at 8-16K`."""
+    parts = population_parts(population)
+    if parts is None:
+        return population
+    return " at ".join(name for name in parts if name is not None) or "all rows"
+
+
 def figure_id(owner: str, panel: str, population: str, measure: str) -> str:
     """Id of a figure: what `engcmp trace` takes. `owner` is the study and an arm, or the study, `pair` and a pair's id."""
     return f"{owner}/{panel}/{population}/{measure}"

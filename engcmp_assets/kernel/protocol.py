@@ -53,6 +53,7 @@ _EXTERNAL = "external"  # the kind of engine that runs already
 _Item = TypeVar("_Item")
 _Need = Callable[[Mapping[str, Any], str, str], None]
 _Once = Callable[[Sequence[str], str], None]
+BY_BLOCK: tuple[Literal["block", "bucket", "block at bucket"], ...] = ("block",)
 
 
 class PanelPlan(Strict):
@@ -60,7 +61,8 @@ class PanelPlan(Strict):
 
     `reference` says what the reference keeps of a row. `keep` says what is kept of an engine's: `rows` what its measures need of the whole
     vocabulary, `light` its 20 most probable tokens and the actual one, which any unmodified server can give. `external`: the windows and
-    the reference's rows come from a source; then `rows` is `stated`, and so many of each window is `rows_per_window`.
+    the reference's rows come from a source; then `rows` is `stated`, and so many of each window is `rows_per_window`. `by`: the parts of
+    the rows that are looked at beside all: each kind of content, each context length, each kind at each length.
     """
 
     label: str
@@ -75,6 +77,7 @@ class PanelPlan(Strict):
     primary: list[str]
     pair_measures: list[str]
     external: ExternalPanel | None = Field(default=None, exclude=True)
+    by: tuple[Literal["block", "bucket", "block at bucket"], ...] = Field(default=BY_BLOCK, exclude=True)
 
     @property
     def possible(self) -> tuple[str, ...]:
@@ -423,6 +426,7 @@ def _check_panels(protocol: Protocol, where: str, need: _Need, once: _Once) -> N
                 need(dict.fromkeys(possible), measure, f"panels.{name}.{kind}")
             once(getattr(plan, kind), f"panels.{name}.{kind}")
         once(plan.windows or [], f"panels.{name}.windows")
+        once(plan.by, f"panels.{name}.by")
         for measure in plan.primary:
             need(dict.fromkeys(plan.measures), measure, f"panels.{name}.primary")
         if (plan.reference == "topk") != (plan.top_k is not None):

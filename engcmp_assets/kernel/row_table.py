@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engcmp_assets.kernel.floors import RunValues
-from engcmp_assets.kernel.names import ALL, BLOCK
+from engcmp_assets.kernel.names import part_of, population_parts
 from engcmp_resources.errors import EngcmpError
 
 Column = npt.NDArray[Any]
@@ -33,17 +33,36 @@ class RowTable:
     def rows(self) -> int:
         return len(self.keys["position"])
 
-    def populations(self) -> tuple[str, ...]:
-        """`all`, and each block as `block:NAME`."""
-        return (ALL, *(f"{BLOCK}{name}" for name in sorted(set(self.keys["block"].tolist()))))
+    def populations(self, by: Sequence[str] = ("block",)) -> tuple[str, ...]:
+        """`all`, then by each of `by` those that have rows: `block`, `bucket`, and `block at bucket`.
+
+        Blocks stand in the order of their names, buckets in that of how far their rows reach.
+        """
+        blocks, buckets = self.keys["block"].tolist(), self.keys["bucket"].tolist()
+        crossed, reach = set(zip(blocks, buckets, strict=True)), dict[str, int]()
+        for name, position in zip(buckets, self.keys["position"].tolist(), strict=True):
+            reach[name] = max(reach.get(name, 0), position)
+        lengths = sorted(reach, key=lambda name: (reach[name], name))
+        found: dict[str, list[tuple[str | None, str | None]]] = {
+            "block": [(name, None) for name in sorted(set(blocks))],
+            "bucket": [(None, name) for name in lengths],
+            "block at bucket": [
+                (block, bucket) for block in sorted(set(blocks)) for bucket in lengths if (block, bucket) in crossed
+            ],
+        }
+        return (part_of(None), *(part_of(*one) for kind in by for one in found[kind]))
 
     def rows_of(self, population: str) -> npt.NDArray[np.bool_]:
-        """Which rows belong to `population`. Raises EngcmpError for a name that is neither `all` nor a block."""
-        if population == ALL:
-            return np.ones(self.rows, dtype=bool)
-        if not population.startswith(BLOCK):
-            raise EngcmpError(f"no population {population!r}", remedy=f"use {ALL} or {BLOCK}NAME")
-        chosen: npt.NDArray[np.bool_] = self.keys["block"] == population.removeprefix(BLOCK)
+        """Which rows belong to `population`. Raises EngcmpError for a name of no population of rows."""
+        parts = population_parts(population)
+        if parts is None:
+            raise EngcmpError(
+                f"no population {population!r}", remedy="use all, block:NAME, bucket:NAME or block:NAME,bucket:NAME"
+            )
+        chosen = np.ones(self.rows, dtype=bool)
+        for column, name in zip(("block", "bucket"), parts, strict=True):
+            if name is not None:
+                chosen &= self.keys[column] == name
         return chosen
 
     def per_row(self, measure: str) -> npt.NDArray[np.float64]:

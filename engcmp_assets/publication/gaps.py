@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engcmp_assets.kernel.names import ALL, BLOCK
+from engcmp_assets.kernel.names import ALL, population_words
 from engcmp_assets.publication.formats import format_measured, number, reason
 
 Figure = Mapping[str, Any]
@@ -34,6 +34,5 @@ def _line(own: Mapping[str, Any], figure: Figure) -> str:
 
 
 def population_word(figure: Figure) -> str:
-    """`all rows`, or the kind of content."""
-    population = str(figure["population"])
-    return "all rows" if population == ALL else population.removeprefix(BLOCK)
+    """`all rows`, the kind of content, the context length, or one at the other."""
+    return population_words(str(figure["population"]))

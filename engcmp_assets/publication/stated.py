@@ -13,7 +13,7 @@ from engcmp_assets.kernel.claims.checking import check_claim
 from engcmp_assets.kernel.claims.facts import AgainstRun, Facts, Inputs, Look, Repeats, Speeds
 from engcmp_assets.kernel.claims.records import Claim, Ends, Limit, Population, States, Word
 from engcmp_assets.kernel.claims.rules_kinds import APART, IDENTICAL
-from engcmp_assets.kernel.names import BLOCK, SPEED
+from engcmp_assets.kernel.names import SPEED, population_parts
 from engcmp_assets.publication.formats import FLOORS, number
 from engcmp_assets.publication.stated_replies import reply_claim_of, reply_facts_of
 from engcmp_resources.errors import EngcmpError
@@ -154,7 +154,8 @@ def _population(figure: Figure) -> Population:
     name = figure["population"]
     if figure["panel"] == SPEED:
         return Population(cell=name)
-    return Population(panel=figure["panel"], block=name.removeprefix(BLOCK) if name.startswith(BLOCK) else None)
+    block, bucket = population_parts(name) or (None, None)
+    return Population(panel=figure["panel"], block=block, bucket=bucket)
 
 
 def _band(figure: Figure) -> tuple[float, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import ALL, BLOCK
+from engcmp_assets.kernel.names import ALL, BUCKET, population_words
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.uncertainty import INTERVAL_CLUSTERS
 from engcmp_assets.publication.chart import chart_view, plot_text
@@ -66,7 +66,8 @@ def page_view(summary: Mapping[str, Any]) -> dict[str, Any]:
     owners = list(_owners(summary))
     anchors = {entry["figure_id"]: entry["place"] for owner in owners for entry in owner["figures"]}
     return {
-        "panels": [_panel_view(panel, summary, anchors) for panel in panels_of(summary)],
+        "panels": (panels := [_panel_view(panel, summary, anchors) for panel in panels_of(summary)]),
+        "by_length": any(panel["by_length"] for panel in panels),
         "arms": [_arm_view(arm) for arm in summary["arms"]],
         "comparisons": [_pair_view(pair, summary, anchors) for pair in summary["comparisons"]],
         "apart": _apart(summary["comparisons"], terms, anchors),
@@ -108,11 +109,10 @@ def find_figure(arm: Mapping[str, Any], panel: str, measure: str, population: st
     return next((figure for figure in fitting if figure["panel"] == panel), None)
 
 
-def blocks_of(summary: Mapping[str, Any], panel: str) -> dict[str, int]:
-    """The blocks of `panel` with their number of documents, in the order of the figures."""
+def parts_of(summary: Mapping[str, Any], panel: str) -> dict[str, int]:
+    """The populations of `panel` beside all rows, with their number of documents, in the order of the figures."""
     figures = [one for arm in summary["arms"] for one in arm["figures"] if one["panel"] == panel]
-    chosen = [figure for figure in figures if figure["population"].startswith(BLOCK)]
-    return {figure["population"].removeprefix(BLOCK): figure["clusters"] for figure in chosen}
+    return {figure["population"]: figure["clusters"] for figure in figures if figure["population"] != ALL}
 
 
 def measured_on(summary: Mapping[str, Any], panel: str) -> list[Mapping[str, Any]]:
@@ -120,13 +120,8 @@ def measured_on(summary: Mapping[str, Any], panel: str) -> list[Mapping[str, Any
     return [arm for arm in summary["arms"] if any(figure["panel"] == panel for figure in arm["figures"])]
 
 
-def population_name(population: str) -> str:
-    """`all rows`, or the block's name."""
-    return "all rows" if population == ALL else population.removeprefix(BLOCK)
-
-
 def _panel_view(panel: str, summary: Mapping[str, Any], anchors: Mapping[str, str]) -> dict[str, Any]:
-    terms, measures, blocks = terms_of(summary), measures_of(summary, panel), blocks_of(summary, panel)
+    terms, measures, blocks = terms_of(summary), measures_of(summary, panel), parts_of(summary, panel)
     measured = measured_on(summary, panel)
     few = sorted({count for count in blocks.values()})
     return {
@@ -139,16 +134,19 @@ def _panel_view(panel: str, summary: Mapping[str, Any], anchors: Mapping[str, st
             {"arm": arm["arm"], "cells": [_cell(find_figure(arm, panel, name, ALL), anchors) for name in measures]}
             for arm in measured
         ],
-        "blocks": [{"name": name, "documents": counted(count, "document")} for name, count in blocks.items()],
+        "by_length": any(BUCKET in name for name in blocks),
+        "blocks": [
+            {"name": population_words(name), "documents": counted(count, "document")} for name, count in blocks.items()
+        ],
         "few_documents": counted(few[0], "document") if len(few) == 1 else None,
-        "blocks_values_only": all(_values_only(summary, panel, BLOCK + block) for block in blocks),
+        "blocks_values_only": all(_values_only(summary, panel, block) for block in blocks),
         "by_block": [
             {
                 **_heading(name, terms),
                 "rows": [
                     {
                         "arm": arm["arm"],
-                        "cells": [_cell(find_figure(arm, panel, name, BLOCK + block), anchors) for block in blocks],
+                        "cells": [_cell(find_figure(arm, panel, name, block), anchors) for block in blocks],
                     }
                     for arm in measured
                 ],
@@ -377,7 +375,7 @@ def _look(figure: Figure, anchors: Mapping[str, str]) -> dict[str, Any]:
     flip_p = None if flip is None else number(flip)
     return {
         **_linked(figure, anchors),
-        "rows_text": population_name(figure["population"]),
+        "rows_text": population_words(figure["population"]),
         "documents": counted(figure["clusters"], "document"),
         "rows": format_count(figure["rows"]),
         "unit": figure["unit"],

@@ -10,7 +10,7 @@ from typing import Any
 from engcmp_assets.kernel.blocks import WORDS, blocks_of_arm, not_asked
 from engcmp_assets.kernel.early_measurements import early_blocks, words_of_early
 from engcmp_assets.kernel.fields import ScorePath
-from engcmp_assets.kernel.looks import Looks, declared_looks
+from engcmp_assets.kernel.looks import Looks, declared_looks, declared_parts
 from engcmp_assets.kernel.names import ALL, CELLS, REPLY_CHECKS, scored_rows
 from engcmp_assets.kernel.plots import DotRow, dots_with_intervals
 from engcmp_assets.kernel.receipts import Column
@@ -34,7 +34,7 @@ COLUMNS = (
     Column("figure_id", "str", "1", "Id of the figure: what `engcmp trace` takes"),
     Column("panel", "str", "1", "The panel"),
     Column("measure", "str", "1", "Measure id; its definition is on the summary page"),
-    Column("population", "str", "1", "all, or block:NAME"),
+    Column("population", "str", "1", "all, block:NAME, bucket:NAME, or block:NAME,bucket:NAME"),
     Column(
         "value",
         "float",
@@ -60,6 +60,7 @@ def parameters(study: Study, arm: ArmKey | None) -> Mapping[str, Any]:
         "panels": panels,
         "study": study.protocol.study,
         "arm": str(arm),
+        **({"by": by} if (by := declared_parts(study.protocol)) else {}),
     } | ({"not_asked": lacking} if arm is not None and (lacking := not_asked(study.protocol, arm)) else {})
 
 
@@ -77,7 +78,7 @@ def panel_rows(work: Work, arm: ArmKey, panel: str, *, path: ScorePath | None = 
     columns = read_parquet(work.file("scores", scored_rows(panel), arm))
     where = f"scores of {arm}, panel {panel}"
     table = row_table(columns, plan.measures, roles=plan.roles, path=path, where=where)
-    return table, declared_looks(protocol.statistics, plan, table.populations())
+    return table, declared_looks(protocol.statistics, plan, table)
 
 
 def figures_of(work: Work, arm: ArmKey) -> list[Figure]:

@@ -58,6 +58,7 @@ source = "llamacpp-b11549"
 [[arms]]
 arm = "q8_0/{name}@b11549"
 """
+_BY = 'by = ["block", "bucket", "block at bucket"]'
 _REST = """[prompt_set]
 file = "prompt_set.json"
 texts = "texts"
@@ -70,6 +71,7 @@ roles = ["context"]
 measures = ["kl_full", "nll"]
 primary = ["kl_full"]
 pair_measures = ["kl_pair_full", "rows_bit_identical"]
+{by}
 [capture.prefill]
 panels = ["pa"]
 launches = 2
@@ -205,7 +207,7 @@ PLANTS = {
 
 
 def texts(*, sound: bool) -> dict[str, str]:
-    """The windows' texts; where not `sound`, two hold one text, and one block alone has the long context."""
+    """The windows' texts, two of them long; where not `sound`, two hold one text, and one block alone has the long context."""
     folder = CHECKOUT / "protocol" / STUDY / "texts"
 
     def text(name: str, characters: int) -> str:
@@ -218,12 +220,12 @@ def texts(*, sound: bool) -> dict[str, str]:
         "json-1": text("json-1", 200),
     }
     if sound:
-        return found | {"prose-2": text("prose-2", 300)}
+        return found | {"prose-2": text("prose-2", 900), "code-2": text("code-2", 700)}
     return found | {"prose-2": f"{found['prose-1']} And so on.", "reading-1": text("prose-3", 900)}
 
 
 def write_study(root: Path, *, sound: bool) -> None:
-    """The protocol and the texts, not frozen yet."""
+    """The protocol and the texts, not frozen yet. The sound study looks at context lengths too: there each says something of length."""
     folder = root / "protocol" / PLANTED
     (folder / "texts").mkdir(parents=True)
     for name, text in texts(sound=sound).items():
@@ -236,7 +238,8 @@ def write_study(root: Path, *, sound: bool) -> None:
     engines = "".join(_ENGINE.format(name=one.name, threads=one.threads, context=one.context) for one in chosen)
     names = {one.name for one in chosen}
     pairs = "".join(_PAIR.format(candidate=a, baseline=b) for a, b in PAIRS if {a, b} <= names)
-    (folder / "protocol.toml").write_text(_HEAD + tables + engines + _REST + pairs, encoding="utf-8")
+    rest = _REST.replace("{by}\n", f"{_BY}\n" if sound else "")
+    (folder / "protocol.toml").write_text(_HEAD + tables + engines + rest + pairs, encoding="utf-8")
 
 
 def _table(text: str, name: str) -> str:

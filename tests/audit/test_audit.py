@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from export.forging import Forger
 from homes import STUDY, Here, change, everything, quiet
 from planted import PLANTED, PLANTS, places, plant_study
 
@@ -20,6 +21,9 @@ from engcmp_assets.audit.finders import FINDERS
 from engcmp_assets.audit.found import Report
 from engcmp_assets.audit.page import findings_page
 from engcmp_assets.audit.recompute import Evidence
+from engcmp_assets.commands.main import main
+from engcmp_assets.export.verifier.faults import Fault
+from engcmp_assets.export.verifier.main import verify as verify_bundle
 from engcmp_assets.kernel.records import plain
 from engcmp_assets.kernel.study import load_study
 from engcmp_resources.errors import EngcmpError
@@ -68,6 +72,41 @@ def test_a_sound_study_has_no_finding(sound: Path) -> None:
     assert report.claims and {one.outcome for one in report.claims} == {"holds"}
     assert {one.check for one in report.checks if one.outcome != "holds"} == {"inputs"}  # it measures no speed
     assert {one.outcome for one in report.checks} == {"holds", "not looked at"}
+
+
+def test_figures_at_context_lengths_are_declared_looks_that_hold_and_are_traced_to_the_frozen_hash(
+    sound: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = audited(sound)
+    at = [one for one in report.claims if "/bucket:upto256/" in one.claim_id]
+    assert at and {one.outcome for one in at} == {"holds"}
+    assert any("/block:code,bucket:upto256/" in one.claim_id for one in report.claims)
+    figure = f"{PLANTED}/q8_0/same@b11549/pa/bucket:upto256/kl_full"
+    with places(sound):
+        frozen = load_study(PLANTED).frozen_sha256
+        with pytest.raises(SystemExit) as ended:
+            main(["trace", figure])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and figure in said and frozen in said
+
+
+def test_a_bundle_with_figures_at_context_lengths_verifies_and_a_forged_one_is_named(
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with places(sound), pytest.raises(SystemExit) as ended:
+        main(["export", PLANTED, "--out", str(tmp_path / "bundle")])
+    assert ended.value.code == 0, capsys.readouterr().err
+    own = Forger(tmp_path / "bundle")
+    arm = "q8_0/same@b11549"
+    place = next(
+        place
+        for place, one in enumerate(own.receipt("summaries", arm)["figures"])
+        if (one["population"], one["measure"]) == ("bucket:upto256", "kl_full")
+    )
+    own.edit_receipt("summaries", lambda receipt: receipt["figures"][place].update(value=0.5), arm)
+    own.rechain()
+    with pytest.raises(Fault, match="bucket:upto256/kl_full"):
+        verify_bundle(own.write(tmp_path / "bundle", tmp_path / "forged"))
 
 
 def test_a_declared_reading_rule_is_applied_to_the_study_s_own_figures(sound: Path) -> None:

@@ -178,7 +178,8 @@ def table(offset: float, *, runs: int = 2, noise: float = 0.0) -> RowTable:
     rows, rng = 48, np.random.default_rng(3)
     keys = {
         "window_id": np.repeat([f"w{n:02}" for n in range(12)], 4), "position": np.tile(np.arange(4), 12),
-        "next_token": np.arange(rows), "cluster": np.repeat([f"d{n:02}" for n in range(12)], 4), "block": np.array(["chat"] * rows),
+        "bucket": np.full(rows, "k"), "next_token": np.arange(rows),
+        "cluster": np.repeat([f"d{n:02}" for n in range(12)], 4), "block": np.array(["chat"] * rows),
     }  # fmt: skip
     own = 0.1 + offset + 0.01 * rng.standard_normal((1, rows)) + noise * np.arange(runs)[:, None]
     return RowTable(

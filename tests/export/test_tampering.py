@@ -620,6 +620,182 @@ def _(own: Forger) -> str:
     return "is of study other"
 
 
+# ---------------------------------------------------------------------- what stands beside a figure, and what was left out
+
+
+def _leading(one: dict[str, Any]) -> bool:
+    return bool(one["verdict"] == "resolved" and one["measure"] == "kl_full" and one["population"] == "all")
+
+
+def _open(one: dict[str, Any]) -> bool:
+    return bool(one["verdict"] == "not resolved" and one["clusters"] < 8 and "missing" not in one["interval"])
+
+
+def _falls(one: dict[str, Any]) -> None:
+    one["against_each_run"][0]["stands"] = False
+
+
+CHAINED |= {
+    "a smaller bound": _pair(lambda one: one.update(bound=one["bound"] * 0.1), "its bound is", _open),
+    "a bound of a resolved difference": _pair(lambda one: one.update(bound=0.001), "its bound is", _leading),
+    "a narrower range without one document": _pair(
+        lambda one: one.update(leave_one_out=[one["value"]] * 2), "its range without one cluster is", _leading
+    ),
+    "more documents of one sign": _pair(
+        lambda one: one.update(sign_clusters=1), "states 1 clusters of its sign", _leading
+    ),
+    "another document that moves it most": _pair(
+        lambda one: one["largest_cluster"].update(cluster="prose-9"), "moves it most is prose-9", _leading
+    ),
+    "a smaller sign-flip p": _pair(lambda one: one.update(sign_flip_p=0.01), "its sign-flip p is 0.01", _open),
+    "a resolved difference that is called open": _pair(
+        lambda one: one.update(verdict="not resolved", bound=one["interval"]["high"]),
+        "is called not resolved",
+        _leading,
+    ),
+    "an open difference that is called dependent": _pair(
+        lambda one: one.update(verdict="baseline-dependent"), "is called baseline-dependent", _open
+    ),
+    "a run against which it is said to fall": _pair(_falls, "is said to fall against run 1.1", _leading),
+    "a value against one run": _pair(
+        lambda one: one["against_each_run"][2].update(value=0.1), "against run 2.1 it is 0.1", _leading
+    ),
+    "a run of the baseline that it is not held against": _pair(
+        lambda one: one["against_each_run"].pop(), "is held against the runs", _leading
+    ),
+    "a floor beside a difference": _pair(
+        lambda one: one["candidate_floor"]["within_launch"].update(value=0.2),
+        "its candidate's floor within_launch",
+        _leading,
+    ),
+    "a look that is called primary": _pair(lambda one: one.update(primary=True), "is called primary", _open),
+}
+
+
+def _left_out(chosen: Callable[[dict[str, Any]], bool], said: str) -> Tamper:
+    """Take a figure of a pair out of every document and receipt that has it."""
+
+    def tamper(own: Forger) -> str:
+        gone: list[str] = []
+
+        def without(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: without(inner) for key, inner in value.items()}
+            if isinstance(value, list):
+                return [without(one) for one in value if not (isinstance(one, dict) and one.get("figure_id") in gone)]
+            return value
+
+        document = json.loads(own.files[own.output("comparisons", "comparisons.json")])
+        gone.append(next(one["figure_id"] for pair in document["pairs"] for one in pair["figures"] if chosen(one)))
+        for artifact, name in (("comparisons", "comparisons.json"), ("publication", "SUMMARY.json")):
+            own.replace_output(artifact, name, lambda data: canonical(without(json.loads(data))))
+            own.edit_receipt(artifact, lambda receipt: receipt.update(figures=without(receipt["figures"])))
+        own.rechain()
+        return said
+
+    return tamper
+
+
+CHAINED |= {
+    "a difference left out everywhere": _left_out(_leading, "lacks the declared figure pa/all/kl_full"),
+    "a distance left out everywhere": _left_out(
+        lambda one: one["measure"] == "kl_pair_full", "lacks the declared figure pa/all/kl_pair_full"
+    ),
+}
+
+
+def _without_pair(receipt: dict[str, Any]) -> None:
+    receipt["figures"] = [one for one in receipt["figures"] if "/q4_0-vs-q8_0/" not in one["figure_id"]]
+
+
+@into(CHAINED, "a pair left out everywhere")
+def _(own: Forger) -> str:
+    def change(data: bytes) -> bytes:
+        document = json.loads(data)
+        document["pairs"] = document["pairs"][1:]
+        return canonical(document)
+
+    own.replace_output("comparisons", "comparisons.json", change)
+    own.edit_receipt("comparisons", _without_pair)
+    own.rechain()
+    return "lacks the declared pair q4_0-vs-q8_0"
+
+
+@into(CHAINED, "a pair that is called not comparable")
+def _(own: Forger) -> str:
+    def change(data: bytes) -> bytes:
+        document = json.loads(data)
+        document["pairs"][0] |= {
+            "state": "not comparable",
+            "reason": "not measured yet",
+            "figures": [],
+            "speed": {"figures": []},
+        }
+        return canonical(document)
+
+    own.replace_output("comparisons", "comparisons.json", change)
+    own.edit_receipt("comparisons", _without_pair)
+    own.rechain()
+    return "pair q4_0-vs-q8_0 is called not comparable; the rows of both sides lie here"
+
+
+@into(CHAINED, "a figure of an arm left out")
+def _(own: Forger) -> str:
+    own.edit_receipt("summaries", lambda receipt: receipt["figures"].pop(0), Q4)
+    own.rechain()
+    return "lacks the declared figure pa/all/kl_full"
+
+
+@into(CHAINED, "a summary beside its receipt")
+def _(own: Forger) -> str:
+    def change(data: bytes) -> bytes:
+        document = json.loads(data)
+        document["figures"][0]["value"] *= 0.5
+        return canonical(document)
+
+    own.replace_output("summaries", "summary.json", change, Q4)
+    own.rechain()
+    return "summary.json and the receipt state different figures"
+
+
+@into(CHAINED, "a page document that leaves a figure out")
+def _(own: Forger) -> str:
+    def change(data: bytes) -> bytes:
+        document = json.loads(data)
+        next(one for one in document["arms"] if one.get("figures"))["figures"].pop(5)
+        return canonical(document)
+
+    own.replace_output("publication", "SUMMARY.json", change)
+    own.rechain()
+    return "SUMMARY.json leaves out"
+
+
+def _tail(change: Callable[[dict[str, Any]], Any], said: str) -> Tamper:
+    def tamper(own: Forger) -> str:
+        def edit(data: bytes) -> bytes:
+            document = json.loads(data)
+            change(document["panels"]["pa"])
+            return canonical(document)
+
+        own.replace_output("tails", "tails.json", edit, Q4)
+        own.rechain()
+        return said
+
+    return tamper
+
+
+CHAINED |= {
+    "a milder tail": _tail(lambda one: one["overall"].update(p99_nats=0.1), "tails of all: p99_nats is 0.1"),
+    "a tail of one length": _tail(
+        lambda one: one["by_bucket"]["upto256"].update(max_nats=0.1), "tails of bucket:upto256: max_nats is 0.1"
+    ),
+    "a worst row left unsaid": _tail(lambda one: one["overall"]["worst_rows"].pop(0), "its worst rows are not those"),
+    "a tail of a part left out": _tail(
+        lambda one: one["by_bucket"].pop("upto128"), "tails of bucket:upto128 are missing"
+    ),
+}
+
+
 # ---------------------------------------------------------------------- the tests
 
 _ALL = {
@@ -642,6 +818,13 @@ def test_each_tampering_is_found_and_named(name: str, bundle: Path, tmp_path: Pa
     with pytest.raises(Fault) as found:
         verify(folder)
     assert said in str(found.value)
+
+
+def test_a_folder_too_many_is_named_though_it_is_empty(bundle: Path, tmp_path: Path) -> None:
+    folder = Forger(bundle).write(bundle, tmp_path / "forged")
+    (folder / "files" / "later").mkdir()
+    with pytest.raises(Fault, match="files/later: lies in the bundle and is not in its manifest"):
+        verify(folder)
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "linked folder"])

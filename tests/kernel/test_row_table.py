@@ -68,8 +68,29 @@ def test_populations_are_all_rows_and_each_block() -> None:
     assert table.rows_of("all").tolist() == [True, True, True]
     assert table.rows_of("block:chat").tolist() == [True, True, False]
     assert table.clusters_of(table.rows_of("block:code")) == ["code-1"]
-    with pytest.raises(EngcmpError, match="no population 'chat'; use all or block:NAME"):
+    with pytest.raises(
+        EngcmpError, match="no population 'chat'; use all, block:NAME, bucket:NAME or block:NAME,bucket:NAME"
+    ):
         table.rows_of("chat")
+
+
+def test_context_lengths_are_populations_where_they_are_asked_for_shortest_first() -> None:
+    buckets = ["0-2K", "0-2K", "16-32K", "8-16K", "8-16K", "16-32K"]  # by name the last would stand in the middle
+    found = columns(*[(run, window, 1_000 * row, value) for run, window, row, value in LINES], bucket=buckets)
+    found["position"] = np.asarray([500, 500, 20_000, 9_000, 9_000, 20_000])
+    table = row_table(found, ["nll"], roles=["context"], path="prefill", where="here")
+    assert table.populations(["bucket"]) == ("all", "bucket:0-2K", "bucket:8-16K", "bucket:16-32K")
+    assert table.populations(["block", "block at bucket"]) == (
+        "all",
+        "block:chat",
+        "block:code",
+        "block:chat,bucket:8-16K",
+        "block:chat,bucket:16-32K",
+        "block:code,bucket:0-2K",
+    )
+    assert table.keys["position"][table.rows_of("block:chat,bucket:16-32K")].tolist() == [20_000]
+    assert table.keys["position"][table.rows_of("bucket:0-2K")].tolist() == [500]
+    assert not table.rows_of("block:code,bucket:8-16K").any()
 
 
 def test_only_rows_in_a_role_of_the_panel_count() -> None:

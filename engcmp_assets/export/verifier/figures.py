@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .beside import floor_faults, left_out, looks_of, picked, same, sensitivity_faults, tail_faults, verdict_faults
 from .chain import TABLES, Chain, Receipt
 from .faults import Fault
 from .intervals import Clusters, closed_interval, interval
 from .reading import parse
 from .tables import ArmRows, PairRows, apart, arm_rows, pair_rows
 
-_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+_BY = ("block",)  # by what a panel's rows are looked at unless its study says more
 Figure = Mapping[str, Any]
 
 
@@ -40,6 +40,8 @@ class Figures:
                 yield from self._summary_faults(name, receipt)
             elif receipt["artifact"] == "comparisons":
                 yield from self._comparison_faults(name, receipt)
+            elif receipt["artifact"] == "tails":
+                yield from self._tail_faults(name, receipt)
             elif receipt["artifact"] != "publication":
                 self.by_chain += len(receipt["figures"])
         yield from self._publication_faults()
@@ -75,7 +77,15 @@ class Figures:
     # ------------------------------------------------------------------ arms
 
     def _summary_faults(self, name: str, receipt: Receipt) -> Iterator[Fault]:
-        judged = receipt["parameters"]["statistics"]
+        parameters = receipt["parameters"]
+        judged = parameters["statistics"]
+        if "q" not in parameters.get("not_asked", {}):
+            yield from self._looks_left_out(name, receipt)
+        made = {one["figure_id"]: one for one in receipt["figures"]}
+        for figure in _figures_within(self._output(receipt, "summary.json")):
+            own = made.get(figure["figure_id"])  # speeds and replies are figures of other receipts
+            if own is not None and _stated(figure) != _stated(own):
+                yield Fault(name, f"{figure['figure_id']}: summary.json and the receipt state different figures")
         for figure in receipt["figures"]:
             rows = self._main(receipt["arm"], figure["panel"])
             if rows is None or figure["measure"] not in rows.values:
@@ -83,11 +93,28 @@ class Figures:
                 continue
             chosen = rows.rows_of(figure["population"])
             values = rows.per_row(figure["measure"])
-            found = (_pick(values, chosen), _pick(rows.keys["cluster"], chosen))
+            found = (picked(values, chosen), picked(rows.keys["cluster"], chosen))
             looked = {**figure, **_corrected(figure["details"])}
+            yield from _primary_faults(name, figure, figure["details"], parameters["panels"][figure["panel"]][2])
             yield from _look_faults(name, looked, found, judged, _kind(figure))
-            yield from _floor_faults(name, figure, rows, chosen)
+            yield from _run_faults(name, figure, rows, chosen)
             self.recomputed += 1
+
+    def _looks_left_out(self, name: str, receipt: Receipt) -> Iterator[Fault]:
+        for panel, (_, measures, _) in receipt["parameters"]["panels"].items():
+            rows = self._main(receipt["arm"], panel)
+            if rows is not None:
+                by = receipt["parameters"].get("by", {}).get(panel, _BY)
+                for what in left_out(receipt["figures"], looks_of(rows, panel, measures, by)):
+                    yield Fault(name, what)
+
+    def _tail_faults(self, name: str, receipt: Receipt) -> Iterator[Fault]:
+        document = self._output(receipt, "tails.json")
+        for panel, tails in (document or {"panels": {}})["panels"].items():
+            rows = self._main(receipt["arm"], panel)
+            if rows is not None and tails["measure"] in rows.values:
+                for what in tail_faults(tails, rows):
+                    yield Fault(name, f"panel {panel}: {what}")
 
     # ------------------------------------------------------------------ pairs
 
@@ -98,9 +125,17 @@ class Figures:
             return
         judged = receipt["parameters"]["statistics"]
         recorded = {figure["figure_id"]: figure for figure in receipt["figures"]}
+        told = {figure["figure_id"] for figure in _figures_within(document)}
+        for figure_id in recorded:
+            if figure_id not in told:
+                yield Fault(name, f"{figure_id}: stands in the receipt and not in comparisons.json")
+        yield from self._pairs_left_out(name, document["pairs"], receipt["parameters"])
+        pairs = {pair["pair_id"]: pair for pair in document["pairs"]}
         for pair in document["pairs"]:
             for figure in pair["figures"]:
                 yield from _recorded_faults(name, figure, recorded)
+                primary = receipt["parameters"]["panels"][figure["panel"]]["primary"]
+                yield from _primary_faults(name, figure, figure, primary)
                 yield from self._pair_faults(name, pair, figure, judged)
             for figure in pair.get("speed", {}).get("figures", ()):
                 yield from _recorded_faults(name, figure, recorded)
@@ -108,6 +143,37 @@ class Figures:
             for figure in pair.get("gap", {}).get("figures", ()):
                 yield from _recorded_faults(name, figure, recorded)
                 yield from self._gap_faults(name, pair, figure, judged)
+                yield from _whose_gap_faults(name, pairs.get(pair["gap"]["pair_id"]), figure)
+
+    def _pairs_left_out(
+        self, name: str, pairs: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
+    ) -> Iterator[Fault]:
+        """Declared pairs and looks of which there is no figure although the rows of both sides lie here."""
+        told = {pair["pair_id"]: pair for pair in pairs}
+        decoded = {panel for _, panel, path in self._tables if path == "decode"}
+        for plan in parameters["pairs"]:
+            pair = told.get(plan["pair_id"])
+            if pair is None or any(pair[side] != plan[side] for side in ("candidate", "baseline")):
+                yield Fault(name, f"lacks the declared pair {plan['pair_id']}")
+                continue
+            paths = (plan["candidate_path"], plan["baseline_path"])
+            for panel, own in parameters["panels"].items():
+                if (panel in decoded) != ("decode" in paths) or "q" in pair.get("not_compared", {}):
+                    continue
+                sides = [
+                    self._table(plan[f"{side}"], panel, plan[f"{side}_path"]) for side in ("candidate", "baseline")
+                ]
+                if sides[0] is None or sides[1] is None:
+                    continue
+                if pair["state"] != "compared":
+                    yield Fault(
+                        name, f"pair {plan['pair_id']} is called {pair['state']}; the rows of both sides lie here"
+                    )
+                    break
+                by = parameters.get("by", {}).get(panel, _BY)
+                declared = looks_of(sides[0], panel, [*own["measures"], *own["pair_measures"]], by)
+                for what in left_out(pair["figures"], declared):
+                    yield Fault(name, f"pair {plan['pair_id']} {what}")
 
     def _pair_faults(
         self, name: str, pair: Mapping[str, Any], figure: Figure, judged: Mapping[str, Any]
@@ -122,15 +188,21 @@ class Figures:
             yield Fault(name, f"{figure['figure_id']}: the arms' rows are not the same rows")
             return
         chosen, measure = candidate.rows_of(figure["population"]), figure["measure"]
-        clusters = _pick(candidate.keys["cluster"], chosen)
+        clusters = picked(candidate.keys["cluster"], chosen)
         if measure in candidate.values and measure in baseline.values:
             values = apart(candidate.per_row(measure), baseline.per_row(measure))
-            yield from _look_faults(name, figure, (_pick(values, chosen), clusters), judged, "difference")
+            yield from _look_faults(name, figure, (picked(values, chosen), clusters), judged, "difference")
             for side, rows in (("candidate_mean", candidate), ("baseline_mean", baseline)):
-                mean = Clusters(_pick(rows.per_row(measure), chosen), clusters).mean
-                if not _same(figure[side], mean):
+                mean = Clusters(picked(rows.per_row(measure), chosen), clusters).mean
+                if not same(figure[side], mean):
                     yield Fault(name, f"{figure['figure_id']}: {side} is {figure[side]}; its rows give {mean!r}")
             yield from _verdict_faults(name, figure, candidate, baseline, chosen)
+            groups, what = Clusters(picked(values, chosen), clusters), figure["figure_id"]
+            yield from (Fault(name, f"{what}: {fault}") for fault in sensitivity_faults(figure, groups))
+            yield from (Fault(name, f"{what}: {one}") for one in verdict_faults(figure, candidate, baseline, chosen))
+            for side, rows in (("candidate", candidate), ("baseline", baseline)):
+                found = floor_faults(figure[f"{side}_floor"], rows, measure, chosen, f"{side}'s ")
+                yield from (Fault(name, f"{what}: {one}") for one in found)
             self.recomputed += 1
             return
         path = f"rows/pairs/{pair['pair_id']}.csv"
@@ -142,12 +214,12 @@ class Figures:
             self.by_chain += 1
             return
         place = 1 if measure == "rows_bit_identical" else 0
-        found = [distances[key][place] for key in keys]
-        if place and not _equal_rows(candidate, baseline, found):
+        measured = [distances[key][place] for key in keys]
+        if place and not _equal_rows(candidate, baseline, measured):
             yield Fault(
                 path, f"{figure['panel']}: which rows are equal bit for bit is not what the hashes of the rows say"
             )
-        numbers = [value for value in _pick(found, chosen) if value is not None]
+        numbers = [value for value in picked(measured, chosen) if value is not None]
         yield from _look_faults(name, figure, (numbers, clusters), judged, _kind(figure))
         self.recomputed += 1
 
@@ -166,24 +238,29 @@ class Figures:
             self.by_chain += 1
             return
         chosen = rows[0].rows_of(figure["population"])
-        clusters = _pick(rows[0].keys["cluster"], chosen)
-        groups = [Clusters(_pick(one.per_row(figure["distance"]), chosen), clusters) for one in rows]
+        clusters = picked(rows[0].keys["cluster"], chosen)
+        groups = [Clusters(picked(one.per_row(figure["distance"]), chosen), clusters) for one in rows]
         what, (b, c, s) = figure["figure_id"], (one.mean for one in groups)
-        if not _same(figure["gap"]["difference"], c - b):
+        if (figure["rows"], figure["clusters"]) != (groups[0].rows, len(groups[0].sums)):
+            yield Fault(name, f"{what}: states {figure['rows']} rows; there are {groups[0].rows}")
+        for side, mean in zip(("baseline", "candidate", "setting"), (b, c, s), strict=True):
+            if not same(figure["means"][side], mean):
+                yield Fault(name, f"{what}: the mean of its {side} is {figure['means'][side]}; its rows give {mean!r}")
+        if not same(figure["gap"]["difference"], c - b):
             yield Fault(name, f"{what}: its gap is {figure['gap']['difference']}; its rows give {c - b!r}")
         self.recomputed += 1
         if figure["gap"]["verdict"] != "resolved" or c == b:
             if not isinstance(figure["value"], dict):
                 yield Fault(name, f"{what}: has a share of a gap that is {figure['gap']['verdict']}")
             return
-        if not _same(figure["value"], 1 - (s - b) / (c - b)):
+        if not same(figure["value"], 1 - (s - b) / (c - b)):
             yield Fault(name, f"{what}: is {figure['value']}; its rows give {1 - (s - b) / (c - b)!r}")
         wide = 1 - (1 - judged["level"]) / figure["family"]
         for ends, level in ((figure["interval"], judged["level"]), (figure["interval_bonferroni"], wide)):
             own = closed_interval(groups, replicates=judged["replicates"], seed=judged["seed"], level=level)
             if (own is None) != ("missing" in ends):
                 yield Fault(name, f"{what}: its interval is {ends}; its rows give {own}")
-            elif own is not None and not (_same(ends["low"], own[0]) and _same(ends["high"], own[1])):
+            elif own is not None and not (same(ends["low"], own[0]) and same(ends["high"], own[1])):
                 yield Fault(name, f"{what}: its interval is [{ends['low']}, {ends['high']}]; its rows give {list(own)}")
 
     # ------------------------------------------------------------------ pages
@@ -209,8 +286,14 @@ class Figures:
         summary = self._output(receipt, "SUMMARY.json")
         for figure in _figures_within(summary):
             own = made.get(figure["figure_id"])
-            if own is not None and (figure["value"], figure["interval"]) != (own["value"], own["interval"]):
+            if own is not None and _stated(figure) != _stated(own):
                 yield Fault(name, f"SUMMARY.json states {figure['figure_id']} otherwise than it was made")
+        told = {figure["figure_id"] for figure in _figures_within(summary)}
+        for _, other in self.chain.current():
+            if other["artifact"] in ("summaries", "comparisons"):
+                for figure in other["figures"]:
+                    if figure["figure_id"] not in told:
+                        yield Fault(name, f"SUMMARY.json leaves out {figure['figure_id']}")
 
     def _output(self, receipt: Receipt, name: str) -> Any:
         for output in receipt["outputs"]:
@@ -218,6 +301,34 @@ class Figures:
             if output["name"] == name and path in self.bundle.files:
                 return parse(self.bundle.read(path), path)
         return None
+
+
+def _stated(figure: Figure | None) -> tuple[Any, ...] | None:
+    return None if figure is None else (figure["value"], figure["interval"])
+
+
+def _primary_faults(name: str, figure: Figure, stated: Mapping[str, Any], primary: Sequence[str]) -> Iterator[Fault]:
+    """A look may be primary only where the protocol declared it: at a primary measure, over all rows."""
+    if stated["primary"] and (figure["population"] != "all" or figure["measure"] not in primary):
+        yield Fault(name, f"{figure['figure_id']}: is called primary; the protocol declares no such primary look")
+
+
+def _whose_gap_faults(name: str, pair: Mapping[str, Any] | None, figure: Figure) -> Iterator[Fault]:
+    """The gap must be what the pair that it is of says: its difference, interval and verdict."""
+    key = (figure["panel"], figure["population"], figure["distance"])
+    own = next(
+        (
+            one
+            for one in (pair or {"figures": ()})["figures"]
+            if (one["panel"], one["population"], one["measure"]) == key
+        ),
+        None,
+    )
+    if own is None:
+        return
+    told = (figure["gap"]["difference"], figure["gap"]["interval"], figure["gap"]["verdict"])
+    if told != (own["value"], own["interval"], own["verdict"].removesuffix(", no floor")):
+        yield Fault(name, f"{figure['figure_id']}: its gap is {told}; {own['figure_id']} says otherwise")
 
 
 def _kind(figure: Figure) -> str:
@@ -243,23 +354,15 @@ def _look_faults(
     if stated != there:
         yield Fault(name, f"{what}: states {stated} rows and clusters; there are {there}")
         return
-    if not _same(figure["value"], groups.mean):
+    if not same(figure["value"], groups.mean):
         yield Fault(name, f"{what}: is {figure['value']}; its rows give {groups.mean!r}")
     corrected = 1 - (1 - judged["level"]) / figure["family"]
     for ends, level in ((figure["interval"], judged["level"]), (figure["interval_bonferroni"], corrected)):
         found = interval(groups, replicates=judged["replicates"], seed=judged["seed"], level=level, kind=kind)
         if (found is None) != ("missing" in ends):
             yield Fault(name, f"{what}: its interval is {ends}; its rows give {found}")
-        elif found is not None and not (_same(ends["low"], found[0]) and _same(ends["high"], found[1])):
+        elif found is not None and not (same(ends["low"], found[0]) and same(ends["high"], found[1])):
             yield Fault(name, f"{what}: its interval is [{ends['low']}, {ends['high']}]; its rows give {list(found)}")
-
-
-def _pick(values: Sequence[Any], chosen: Sequence[int]) -> list[Any]:
-    return [values[row] for row in chosen]
-
-
-def _same(stated: Any, found: float) -> bool:
-    return isinstance(stated, (int, float)) and math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
 
 
 def _recorded_faults(name: str, figure: Figure, recorded: Mapping[str, Figure]) -> Iterator[Fault]:
@@ -270,25 +373,13 @@ def _recorded_faults(name: str, figure: Figure, recorded: Mapping[str, Figure]) 
         yield Fault(name, f"{figure['figure_id']}: comparisons.json and the receipt state different verdicts")
 
 
-def _floor_faults(name: str, figure: Figure, rows: ArmRows, chosen: Sequence[int]) -> Iterator[Fault]:
-    """The null difference beside the figure: the named run minus the other one, on the same rows."""
-    runs = rows.values[figure["measure"]]
-    for kind, floor in figure["details"]["floor"].items():
-        if "missing" in floor:
-            continue
-        if floor["run"] not in runs or floor["minus"] not in runs:
-            yield Fault(
-                name, f"{figure['figure_id']}: its floor {kind} is of runs that have no rows: a repeat was removed"
-            )
-            continue
-        values = [one - other for one, other in zip(runs[floor["run"]], runs[floor["minus"]], strict=True)]
-        mean = Clusters(_pick(values, chosen), _pick(rows.keys["cluster"], chosen)).mean
-        if not _same(floor["value"], mean):
-            yield Fault(name, f"{figure['figure_id']}: its floor {kind} is {floor['value']}; the runs give {mean!r}")
-    if list(runs) != figure["details"]["runs"]:
-        yield Fault(
-            name, f"{figure['figure_id']}: states runs {figure['details']['runs']}; there are rows of {list(runs)}"
-        )
+def _run_faults(name: str, figure: Figure, rows: ArmRows, chosen: Sequence[int]) -> Iterator[Fault]:
+    """The floor beside an arm's figure, and the runs that it is of."""
+    for what in floor_faults(figure["details"]["floor"], rows, figure["measure"], chosen, ""):
+        yield Fault(name, f"{figure['figure_id']}: {what}")
+    runs = list(rows.values[figure["measure"]])
+    if runs != figure["details"]["runs"]:
+        yield Fault(name, f"{figure['figure_id']}: states runs {figure['details']['runs']}; there are rows of {runs}")
 
 
 def _verdict_faults(
@@ -298,7 +389,7 @@ def _verdict_faults(
     hashes = zip(candidate.keys["raw_row_sha256"], baseline.keys["raw_row_sha256"], strict=True)
     same = [one == other and not one.startswith("light:") for one, other in hashes]
     word = figure["verdict"].removesuffix(", no floor")
-    if (word == "bit-identical") != all(_pick(same, chosen)):
+    if (word == "bit-identical") != all(picked(same, chosen)):
         yield Fault(name, f"{figure['figure_id']}: is called {word}; the hashes of the rows say otherwise")
     ends = figure["interval"] if figure["primary"] else figure["interval_bonferroni"]
     if word == "resolved" and ("missing" in ends or ends["low"] <= 0 <= ends["high"]):

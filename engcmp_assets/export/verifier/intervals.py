@@ -40,6 +40,7 @@ class Clusters:
         for value, name in zip(values, names, strict=True):
             groups.setdefault(name, []).append(value)
         self.rows = len(values)
+        self.names = sorted(groups)
         self.sums = [math.fsum(groups[name]) for name in sorted(groups)]
         self.counts = [float(len(groups[name])) for name in sorted(groups)]
 

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .faults import Fault
@@ -105,9 +105,10 @@ class Bundle:
         return self._ordinary(SIGNATURE) if os.path.lexists(self.folder / SIGNATURE) else None
 
     def too_many(self) -> Iterator[str]:
-        """Paths in the folder that the manifest does not name: files, links, and whatever else lies there."""
+        """Paths in the folder that the manifest does not name: files, links, folders of none of its files."""
+        named = {*self.files, MANIFEST, SIGNATURE}
+        folders = {parent.as_posix() for name in named for parent in PurePosixPath(name).parents}
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
-            named = name in self.files or name in (MANIFEST, SIGNATURE)
-            if not named and (path.is_symlink() or not path.is_dir()):
+            if name not in named and (path.is_symlink() or not path.is_dir() or name not in folders):
                 yield name

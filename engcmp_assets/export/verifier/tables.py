@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .faults import Fault
 from .reading import Bundle
 
-KEYS = ("window_id", "position", "next_token", "cluster", "block", "raw_row_sha256")
+KEYS = ("window_id", "position", "next_token", "cluster", "block", "bucket", "raw_row_sha256")
 PAIR_COLUMNS = ("panel", "window_id", "position", "kl_pair", "rows_bit_identical")
 _ROUNDING_ABSOLUTE, _ROUNDING_RELATIVE = 1e-14, 1e-13  # two ways of computing one value in float64 differ by no more
 Values = list[float]
@@ -26,9 +26,26 @@ class ArmRows:
     values: Mapping[str, Mapping[str, Values]]
 
     def rows_of(self, population: str) -> list[int]:
-        """The numbers of the rows of `all` or `block:NAME`."""
-        name = population.removeprefix("block:")
-        return [row for row, block in enumerate(self.keys["block"]) if population == "all" or block == name]
+        """The numbers of the rows of `all`, `block:NAME`, `bucket:NAME` or `block:NAME,bucket:NAME`."""
+        block, beside, bucket = population.removeprefix("block:").partition(",bucket:")
+        if population == "all":
+            wanted: dict[str, str] = {}
+        elif population.startswith("bucket:"):
+            wanted = {"bucket": population.removeprefix("bucket:")}
+        else:
+            wanted = {"block": block} | ({"bucket": bucket} if beside else {})
+        own = range(len(self.keys["block"]))
+        return [row for row in own if all(self.keys[name][row] == value for name, value in wanted.items())]
+
+    def populations(self, by: Sequence[str]) -> list[str]:
+        """`all`, and by each of `by` (`block`, `bucket`, `block at bucket`) those that have rows."""
+        pairs = sorted(set(zip(self.keys["block"], self.keys["bucket"], strict=True)))
+        named = {
+            "block": [f"block:{block}" for block, _ in pairs],
+            "bucket": [f"bucket:{bucket}" for _, bucket in pairs],
+            "block at bucket": [f"block:{block},bucket:{bucket}" for block, bucket in pairs],
+        }
+        return list(dict.fromkeys(["all", *(one for kind in by for one in named[kind])]))
 
     def per_row(self, measure: str) -> Values:
         """Each row's mean over the runs; exactly the value where all runs agree."""

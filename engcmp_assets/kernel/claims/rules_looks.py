@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from engcmp_assets.kernel.claims.contents import dominant_block
 from engcmp_assets.kernel.claims.deciding import SIGN_FLIP_P, bound_of, unresolved, without_zero
-from engcmp_assets.kernel.claims.facts import Contents, Facts
+from engcmp_assets.kernel.claims.facts import Facts
 from engcmp_assets.kernel.claims.records import ANY, BOOTSTRAP, Claim, ClaimedFloor
 from engcmp_assets.kernel.claims.rule import rule
 from engcmp_assets.kernel.claims.rules_stated import is_as_printed, measured
 from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS, INTERVAL_CLUSTERS
-
-BUCKET_SHARE = 0.8
-"""Of a bucket's rows from one block: from here on the bucket's figure is that block's."""
 
 
 def _is_difference(claim: Claim) -> bool:
@@ -303,25 +301,10 @@ def bound_too_small(claim: Claim, facts: Facts) -> str | None:
     return f"more than {claim.bound:.4g} is called excluded, and the interval reaches {bound:.4g}"
 
 
-def _dominant(contents: Contents, bucket: str) -> str | None:
-    """The block that makes up the bucket while it does not make up the rest; None where buckets have like contents."""
-    own = contents.rows.get(bucket, {})
-    total = sum(own.values())
-    outside: dict[str, int] = {}
-    for name, blocks in contents.rows.items():
-        for block, count in blocks.items() if name != bucket else ():
-            outside[block] = outside.get(block, 0) + count
-    if not total or not outside:
-        return None
-    block = max(sorted(own), key=lambda name: own[name])
-    rest = outside.get(block, 0) / sum(outside.values())
-    return block if own[block] >= BUCKET_SHARE * total and rest < BUCKET_SHARE else None
-
-
 def _as_block(claim: Claim, facts: Facts) -> Claim | None:
     """The same look as one at the block; what was said of context is not said of it."""
     bucket = claim.population.bucket
-    block = _dominant(facts.contents, bucket) if facts.contents and bucket else None
+    block = dominant_block(facts.contents.rows, bucket) if facts.contents and bucket else None
     if block is None or claim.states == "trend":
         return None
     cause = None if claim.cause and claim.cause.factor == "context length" else claim.cause
@@ -343,7 +326,7 @@ def bucket_of_one_block(claim: Claim, facts: Facts) -> str | None:
     if claim.states == "trend" and not buckets:
         buckets = list(facts.contents.rows)
     for bucket in buckets:
-        block = _dominant(facts.contents, bucket)
+        block = dominant_block(facts.contents.rows, bucket)
         if block is not None:
             return f"bucket {bucket} is made of block {block}: a bucket's figure is that block's"
     return None

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from engcmp_assets.kernel.chain import chain_below
+from engcmp_assets.kernel.claims.contents import confounded
 from engcmp_assets.kernel.names import ALL, EVENTS, LAUNCH, SERVING
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.study import Study
@@ -99,7 +100,9 @@ def _protocol(study: Study) -> dict[str, Any]:
     )
     found = {name: document[name] for name in kept if document.get(name)}
     found["panels"] = {
-        name: {"windows": len(study.panel(name).windows), "rows": study.panel(name).rows} for name in protocol.panels
+        name: {"windows": len(study.panel(name).windows), "rows": study.panel(name).rows}
+        | ({"confounded": list(confounded(study.panel(name)))} if "bucket" in plan.by else {})
+        for name, plan in protocol.panels.items()
     }
     found["has_long_replies"] = protocol.long_replies is not None
     found["iterations"] = [{"name": one.name, "frozen_sha256": one.frozen_sha256} for one in study.iterations]

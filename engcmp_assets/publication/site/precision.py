@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engcmp_assets.kernel.names import ALL, BLOCK, BUCKET
+from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.publication.claims import (
     APART,
@@ -18,7 +18,7 @@ from engcmp_assets.publication.formats import number
 from engcmp_assets.publication.replies import identity_text
 from engcmp_assets.publication.site.book import Book, whole
 from engcmp_assets.publication.site.charts import curves
-from engcmp_assets.publication.site.charts import dots as drawn_dots
+from engcmp_assets.publication.site.parts import by_content, by_length, tails_of_parts
 from engcmp_assets.publication.site.pieces import (
     Badge,
     Block,
@@ -39,7 +39,6 @@ from engcmp_assets.publication.site.shown import (
     arm_chart,
     claim_piece,
     difference_chart,
-    dot,
     floor_piece,
     groups_of,
     look_table,
@@ -102,9 +101,10 @@ def _panel(book: Book, panel: str) -> Iterator[Block]:
         yield arm_chart(book, (book.quote_title(name), " over all rows, in ", Name(book.unit(name))), panel, name)
     if others := [name for name in names if name not in distances]:
         yield _every_measure(book, panel, others)
-    yield from _by_population(book, panel, distances)
+    yield from by_content(book, panel, distances)
+    yield from by_length(book, panel, names, distances)
     yield from _tails(book, panel)
-    yield from _tails_of_parts(book, panel)
+    yield from tails_of_parts(book, panel, _TAILS)
     for name in distances:
         chart = difference_chart(
             book,
@@ -136,42 +136,6 @@ def _every_measure(book: Book, panel: str, names: Sequence[str]) -> Table:
     return Table("The other measures over all rows", ("Arm", *(book.measure(name) for name in names)), rows)
 
 
-def _by_population(book: Book, panel: str, names: Sequence[str]) -> Iterator[Block]:
-    """A drawing for each distance: kinds of content (and lengths, where declared), every arm in each."""
-    found = [one["population"] for arm in book.arms for one in arm["figures"] if one["panel"] == panel]
-    populations = [one for one in dict.fromkeys(found) if one != ALL]
-    if not populations:
-        return
-    colours = groups_of([arm["checkpoint"] for arm in book.arms])
-    for name in names:
-        title = (book.quote_title(name), " by kind of content")
-        rows, lines = [], []
-        for population in populations:
-            for arm in book.arms:
-                rows.append(
-                    dot(
-                        f"{population.removeprefix(BLOCK)}: {arm['arm']}",
-                        _of(arm, panel, name, population),
-                        colours[arm["checkpoint"]],
-                    )
-                )
-        lines = [
-            Row(Name(arm["arm"]), [book.fig(_of(arm, panel, name, one)) for one in populations]) for arm in book.arms
-        ]
-        yield Chart(
-            title,
-            drawn_dots(rows),
-            "A dot for each arm in each kind of content; the table below has the same numbers.",
-            Table(title, ("Arm", *(Name(one.removeprefix(BLOCK)) for one in populations)), lines),
-        )
-
-
-def _of(arm: Mapping[str, Any], panel: str, measure: str, population: str) -> Mapping[str, Any] | None:
-    wanted = (panel, measure, population)
-    figures: Sequence[Mapping[str, Any]] = arm["figures"]
-    return next((one for one in figures if (one["panel"], one["measure"], one["population"]) == wanted), None)
-
-
 def _tails(book: Book, panel: str) -> Iterator[Block]:
     own = {arm: one[panel] for arm, one in book.evidence["tails"].items() if panel in one}
     if not own:
@@ -194,25 +158,6 @@ def _tails(book: Book, panel: str) -> Iterator[Block]:
             Table(title, ("Arm", *(words for _, words, _ in _TAILS)), rows),
             tuple((f"g{colour}", Name(arm)) for arm, colour in colours.items()),
         )
-
-
-def _tails_of_parts(book: Book, panel: str) -> Iterator[Block]:
-    """The same numbers in each kind of content and each context length, where the panel has several."""
-    for begin, words in ((BLOCK, "kind of content"), (BUCKET, "context length")):
-        rows = []
-        for arm, found in book.evidence["tails"].items():
-            parts = [one for one in found.get(panel, {"populations": {}})["populations"] if one.startswith(begin)]
-            if len(parts) < 2:  # noqa: PLR2004 - of one part all rows stand above
-                continue
-            for part in parts:
-                place = ("evidence", "tails", arm, panel, "populations", part)
-                cells = [book.given(*place, key, href=book.page_of(arm)) for key, _, _ in _TAILS]
-                head: Line = (Name(part.removeprefix(begin)), " ", Name(arm))
-                rows.append(Row(head, (book.given(*place, "rows", href=book.page_of(arm)), *cells)))
-        if rows:
-            measure = next(one[panel]["measure"] for one in book.evidence["tails"].values() if panel in one)
-            title = ("Tails of ", Name(measure), f" by {words}, in nats")
-            yield Table(title, (f"{words.capitalize()}, arm", "Rows", *(text for _, text, _ in _TAILS)), rows)
 
 
 def _apart(book: Book) -> Iterator[Block]:
