@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engcmp_assets.kernel.engine_tables import ServerEngine
-from engcmp_assets.kernel.reading_rules import rule_faults
+from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.names import population_parts
+from engcmp_assets.kernel.reading_rules import Baseline, Statistic, rule_faults
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.reply_measures import REPLY_IDS
 from engcmp_assets.kernel.study_tables import PublishedCheckpoint
+from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_resources.errors import EngcmpError
 
 if TYPE_CHECKING:
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
 Fault = tuple[str, str, str]
 _MEND = "mend it"
+_PART = {(False, False): "", (True, False): "block", (False, True): "bucket", (True, True): "block at bucket"}
 
 
 def declared_faults(protocol: Protocol) -> Iterator[Fault]:
@@ -148,11 +154,10 @@ def _rules(protocol: Protocol) -> Iterator[Fault]:
             yield f"{field}.{part}", what, remedy
         if rule.statistic is None or rule.baseline is None:
             continue
-        if rule.statistic.panel is not None and rule.statistic.panel not in protocol.panels:
-            yield f"{field}.statistic.panel", f"names {rule.statistic.panel!r}, which does not exist", _MEND
         for part, arm in (("statistic.candidate", rule.statistic.candidate), ("baseline.arm", rule.baseline.arm)):
             if arm is not None and arm not in arms:
                 yield f"{field}.{part}", f"names {arm!r}, which is no arm", _MEND
+        yield from _statistic(protocol, rule.statistic, rule.baseline, f"{field}.statistic")
         runs = rule.baseline.runs
         if isinstance(runs, list) and rule.baseline.arm in arms:
             for run in sorted(set(runs) - set(arms[rule.baseline.arm].runs.values())):
@@ -161,6 +166,45 @@ def _rules(protocol: Protocol) -> Iterator[Fault]:
                     f"names {run!r}, which is no label of a run of {rule.baseline.arm}",
                     _MEND,
                 )
+
+
+def _statistic(protocol: Protocol, statistic: Statistic, baseline: Baseline, field: str) -> Iterator[Fault]:
+    """Whether the study makes the figure that a rule speaks of: its measure, population and pair must be declared."""
+    name, plan = statistic.measure, protocol.panels.get(statistic.panel or "")
+    if statistic.panel is not None and plan is None:
+        yield f"{field}.panel", f"names {statistic.panel!r}, which does not exist", _MEND
+    elif plan is not None:
+        declared = plan.pair_measures if statistic.kind == "pair" else plan.measures
+        if name not in declared:
+            yield f"{field}.measure", f"is {name!r}, which panel {statistic.panel} does not declare", (
+                f"use one of {', '.join(declared)}"
+            )  # fmt: skip
+        parts = population_parts(statistic.population)
+        kind = None if parts is None else _PART[(parts[0] is not None, parts[1] is not None)]
+        if kind is None or (kind and kind not in plan.by):
+            yield f"{field}.population", f"is {statistic.population!r}, at which panel {statistic.panel} declares no look", (
+                f"use all, or a part by {', '.join(plan.by)}"
+            )  # fmt: skip
+    else:
+        blocks = {
+            "throughput": (SPEED_IDS, protocol.throughput), "startup": (STARTUP_IDS, protocol.startup),
+            "long_replies": (REPLY_IDS, protocol.long_replies),
+        }  # fmt: skip
+        block = next((one for one, (ids, _) in blocks.items() if name in ids), None)
+        if block is None and name in MEASURES:
+            yield f"{field}.panel", f"is not named, and {name} is read on the rows of a panel", "name the panel"
+        elif block is not None and blocks[block][1] is None:
+            yield (
+                f"{field}.measure",
+                f"is {name!r}, and the study has no table {block}",
+                "add the table, or leave the rule out",
+            )
+    pairs = {(pair.candidate, pair.baseline) for pair in protocol.comparisons}
+    compared = statistic.kind in ("difference", "ratio", "pair") and baseline.arm is not None
+    if compared and (statistic.candidate, baseline.arm) not in pairs:
+        yield f"{field}.candidate", f"is {statistic.candidate!r}, and no pair of it and {baseline.arm} is declared", (
+            "declare it under [[comparisons]]"
+        )  # fmt: skip
 
 
 def _panels(protocol: Protocol) -> Iterator[Fault]:

@@ -14,6 +14,9 @@ from pydantic import Field, StringConstraints
 
 from engcmp_assets.kernel.fields import Name, Strict
 from engcmp_assets.kernel.measures import MEASURES
+from engcmp_assets.kernel.reply_measures import REPLY_IDS
+from engcmp_assets.kernel.throughput.speed_measures import SPEED_IDS
+from engcmp_assets.kernel.throughput.startup_measures import STARTUP_IDS
 from engcmp_resources.errors import EngcmpError
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -22,6 +25,7 @@ VerdictWord = Literal[
     "bit-identical", "not comparable", "descriptive",
 ]  # fmt: skip
 """The closed list of MEASURES section 5: a rule may end in no other word. What it means here is the case's own sentence."""
+_OF_PAIRS = ("kl_pair_full", "kl_pair_coarse", "kl_pair20", "rows_bit_identical")
 MEAN = "mean of the runs"
 """The key of the figure against the mean of all runs of the baseline."""
 VALUE = "value"
@@ -33,8 +37,8 @@ class Statistic(Strict):
 
     `pair` is a measure of two captures together, as an equality of rows. `gap_closed` is the share of the gap between the baseline and the
     candidate without its setting that the setting closes: the candidate's key ends in `+setting`, and the panel is named. `panel` is None
-    for what is measured on no panel (speeds, replies). `population` is `all`, `generated` (rows), `block:B`, `bucket:8-16K`, `each cell`
-    (a verdict for each), or a length.
+    for what is measured on no panel (speeds, replies). `population` is `all`, `block:B`, `bucket:8-16K`, `block:B,bucket:8-16K`, a
+    cell, `each cell` (a verdict for each), or a length.
     """
 
     measure: _Words
@@ -51,7 +55,7 @@ class Baseline(Strict):
     """
 
     arm: str | None = None
-    value: float | None = None
+    value: Annotated[float, Field(allow_inf_nan=False)] | None = None
     runs: Literal["each run", "mean of the runs"] | list[str] | None = None
 
 
@@ -60,7 +64,7 @@ class Case(Strict):
 
     part: Literal["value", "interval low", "interval high"]
     relation: Literal["above", "below", "at least", "at most", "equals"]
-    limit: float
+    limit: Annotated[float, Field(allow_inf_nan=False)]
     verdict: VerdictWord
     means: _Words
 
@@ -121,6 +125,12 @@ def rule_faults(rule: ReadingRule) -> Iterator[tuple[str, str, str]]:
             f"{rule.statistic.measure!r} is no measure",
             f"use one of {', '.join(MEASURES)}",
         )
+    elif rule.statistic.kind not in (kinds := kinds_of(rule.statistic.measure)):
+        yield (
+            "statistic.kind",
+            f"is {rule.statistic.kind!r}, which no figure of {rule.statistic.measure} is",
+            f"use {' or '.join(kinds)}",
+        )
     if rule.baseline is None or (rule.baseline.arm is None) == (rule.baseline.value is None):
         yield (
             "baseline",
@@ -148,6 +158,17 @@ def rule_faults(rule: ReadingRule) -> Iterator[tuple[str, str, str]]:
             "leave it out, or write a case on an end of the interval",
         )
     yield from _contradictions(rule)
+
+
+def kinds_of(measure: str) -> tuple[str, ...]:
+    """The kinds of statistic that a measure's figures are of: two captures together, speeds as ratios, rows as differences and shares."""
+    if measure in _OF_PAIRS:
+        return ("pair",)
+    if measure in SPEED_IDS or measure in STARTUP_IDS:
+        return ("ratio", "value")
+    if measure in REPLY_IDS:
+        return ("difference", "ratio", "value")
+    return ("difference", "value", "gap_closed")
 
 
 def refuse_vague(rule: ReadingRule, *, where: str) -> None:

@@ -93,6 +93,36 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "a rule of no panel": ((RULES, 'panel = "pa"', 'panel = "px"'), r"reading_rules\.pa-K3\.25-v3\.statistic\.panel names 'px'"),
     "a rule of unlabelled runs": ((RULES, '"V1r"', '"V1s"'), r"reading_rules\.pa-K3\.25-v3\.baseline\.runs names 'V1s', which is no label"),
     "a rule twice": ((RULES, 'id = "pb-K3.25-v3"', 'id = "pa-K3.25-v3"'), "reading_rules have 'pa-K3.25-v3' twice"),
+    "a rule of a kind that its measure has not": (
+        (RULES, 'measure = "kl_full", kind = "difference"', 'measure = "kl_full", kind = "pair"'),
+        r"reading_rules\.pa-K3\.25-v3\.statistic\.kind is 'pair', which no figure of kl_full is .*use difference or value",
+    ),
+    "a rule of a ratio of rows": (
+        (RULES, 'measure = "kl_full", kind = "difference"', 'measure = "kl_full", kind = "ratio"'),
+        r"statistic\.kind is 'ratio', which no figure of kl_full is",
+    ),
+    "a rule with a limit that is no number": ((RULES, "limit = 0.0", "limit = nan"), r"cases\.0\.limit: .*finite number"),
+    "a rule with an endless limit": ((RULES, "limit = 0.0", "limit = inf"), r"cases\.0\.limit: .*finite number"),
+    "a rule of a measure that its panel has not": (
+        (RULES, 'measure = "kl_full"', 'measure = "kl_coarse"'),
+        r"pa-K3\.25-v3\.statistic\.measure is 'kl_coarse', which panel pa does not declare .*use one of kl_full",
+    ),
+    "a rule of rows that nobody looks at": (
+        (RULES, 'population = "all"', 'population = "bucket:8-16K"'),
+        r"statistic\.population is 'bucket:8-16K', at which panel pa declares no look .*a part by block",
+    ),
+    "a rule of a population that there is not": (
+        (RULES, 'population = "all"', 'population = "generated"'),
+        r"statistic\.population is 'generated', at which panel pa declares no look",
+    ),
+    "a rule of rows without a panel": (
+        (RULES, 'panel = "pa", population', "population"),
+        r"statistic\.panel is not named, and kl_full is read on the rows of a panel",
+    ),
+    "a rule of a pair that is not declared": (
+        (RULES, 'candidate = "K3.25-Core-FP8/cuteafd@v3.0.1"', 'candidate = "K4/cuteafd@v3.0.1"'),
+        r"statistic\.candidate is 'K4/cuteafd@v3\.0\.1', and no pair of it and K3\.25-v1/vllm-fork@v0\.9\.2 is declared",
+    ),
     "a vague rule": ((RULES, "level = 0.95\n", ""), r"reading_rules\.pa-K3\.25-v3\.level is not named"),
     "rows of texts at a published panel": (
         (PANELS, 'rows = "stated"', 'rows = "even"'),

@@ -81,11 +81,6 @@ class Figures:
         judged = parameters["statistics"]
         if "q" not in parameters.get("not_asked", {}):
             yield from self._looks_left_out(name, receipt)
-        made = {one["figure_id"]: one for one in receipt["figures"]}
-        for figure in _figures_within(self._output(receipt, "summary.json")):
-            own = made.get(figure["figure_id"])  # speeds and replies are figures of other receipts
-            if own is not None and _stated(figure) != _stated(own):
-                yield Fault(name, f"{figure['figure_id']}: summary.json and the receipt state different figures")
         for figure in receipt["figures"]:
             rows = self._main(receipt["arm"], figure["panel"])
             if rows is None or figure["measure"] not in rows.values:
@@ -99,6 +94,11 @@ class Figures:
             yield from _look_faults(name, looked, found, judged, _kind(figure))
             yield from _run_faults(name, figure, rows, chosen)
             self.recomputed += 1
+        made = {one["figure_id"]: one for one in receipt["figures"]}
+        for figure in _figures_within(self._output(receipt, "summary.json")):
+            own = made.get(figure["figure_id"])  # speeds and replies are figures of other receipts
+            if own is not None and _stated(figure) != _stated(own):
+                yield Fault(name, f"{figure['figure_id']}: summary.json and the receipt state different figures")
 
     def _looks_left_out(self, name: str, receipt: Receipt) -> Iterator[Fault]:
         for panel, (_, measures, _) in receipt["parameters"]["panels"].items():
