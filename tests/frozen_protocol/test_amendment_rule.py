@@ -10,6 +10,7 @@ from engcmp_assets.frozen_protocol.amending import reading_rule
 from engcmp_assets.kernel.freeze_times import EXPLORATORY, UNCHANGED
 from engcmp_assets.kernel.protocol import Protocol
 from engcmp_assets.kernel.study import load_study
+from engcmp_assets.kernel.throughput_tables import Band
 
 
 def rule(before: Protocol, after: Protocol) -> str:
@@ -50,3 +51,17 @@ def test_another_rule_of_judging_makes_them_exploratory_too(replies: Protocol) -
     fewer = replies.model_copy(update={"comparisons": replies.comparisons[:-1]})
     assert rule(fewer, replies) == EXPLORATORY
     assert rule(replies, changed(replies, "statistics", replicates=7)) == EXPLORATORY
+
+
+def test_a_look_or_a_band_that_is_declared_later_makes_them_exploratory_and_a_new_label_does_not(
+    speeds: Protocol,
+) -> None:
+    """Fields that no artifact's parameters hold decide too: they are compared as records, not as what a record prints."""
+    panels = {name: plan.model_copy(update={"by": ("block", "bucket")}) for name, plan in speeds.panels.items()}
+    assert rule(speeds, speeds.model_copy(update={"panels": panels})) == EXPLORATORY
+    first, *others = speeds.comparisons
+    for field, value in (("closes", "another"), ("band", Band(share=0.5, least_hours=1.0))):
+        changes = [first.model_copy(update={field: value}), *others]
+        assert rule(speeds, speeds.model_copy(update={"comparisons": changes})) == EXPLORATORY
+    named = {name: plan.model_copy(update={"label": "another"}) for name, plan in speeds.panels.items()}
+    assert rule(speeds, speeds.model_copy(update={"panels": named})) == UNCHANGED
