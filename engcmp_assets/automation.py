@@ -7,7 +7,7 @@ Only an arm of an approved release starts an engine from here, once. All else th
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -25,6 +25,7 @@ from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, base_of, prepare, says_the_same
 from engcmp_assets.long_replies.session import serving_steps
+from engcmp_assets.lost_runs import tell_process
 from engcmp_assets.partitions import arm_partitions, candidate_partitions
 from engcmp_assets.steps import step_named, steps_of
 from engcmp_resources.canonical import sha256_of
@@ -181,6 +182,12 @@ def _heads_state(study: Study, store: Store) -> str:
     return sha256_of([study.frozen_sha256, [one.frozen_sha256 for one in study.iterations], heads])
 
 
+def still_to_wait_s(cursor: Mapping[str, Any]) -> float:
+    """Seconds until a place that asked to wait may be asked again; 0 where the clock was set back: then nobody knows."""
+    since_s = time.time() - cursor.get("asked_at", 0)
+    return float(max(cursor.get("wait_s", 0) - since_s, 0)) if since_s >= 0 else 0.0
+
+
 def releases_sensor(study: Study, engine: str) -> dg.SensorDefinition:
     """Off until it is turned on, since it asks a place outside: looks for new versions of one engine."""
     name, prefix, rule = study.folder.name, study.protocol.asset_prefix, study.protocol.releases[engine]
@@ -201,12 +208,12 @@ def releases_sensor(study: Study, engine: str) -> dg.SensorDefinition:
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         cursor = json.loads(context.cursor or "{}")
-        if (wait_s := cursor.get("not_before", 0) - time.time()) > 0:
+        if (wait_s := still_to_wait_s(cursor)) > 0:
             return dg.SkipReason(f"asked to wait {wait_s:.0f} s more before the next look")
         try:
             seen = look(load_study(name), engine)
         except RateLimitedError as error:
-            later = json.dumps({"not_before": time.time() + error.retry_after_s})
+            later = json.dumps({"asked_at": time.time(), "wait_s": error.retry_after_s})
             return dg.SensorResult(skip_reason=str(error), cursor=later)
         except UnreachableError as error:
             return dg.SkipReason(f"{error.what}; the next look asks again")
@@ -235,6 +242,7 @@ def approve_job(study: Study) -> Any:
     )
     def approve(context: dg.OpExecutionContext) -> None:
         with events.failures():
+            tell_process(context.instance, context.run)
             now = load_study(name)
             if not context.has_partition_key:
                 waiting = ", ".join(candidates_of(now)) or "none"

@@ -33,7 +33,7 @@ from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.version_alerts import ALERTS
 from engcmp_assets.kernel.work import Done, Session, Step, materialize
 from engcmp_assets.long_replies.session import measure_serving, serving_steps
-from engcmp_assets.lost_runs import lost_runs_sensor
+from engcmp_assets.lost_runs import lost_runs_sensor, tell_process
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.steps import step_named, steps_of
 from engcmp_resources.errors import EngcmpError
@@ -302,6 +302,7 @@ def _session(study: Study, context: dg.AssetExecutionContext) -> Session:
     Nothing is made of one that differs from its freeze, in its files or in what this code measures. What other machines have committed
     meanwhile is taken in first.
     """
+    tell_process(context.instance, context.run)
     now = load_study(study.folder.name)
     require_standing(now)
     store = Store(home_folder())

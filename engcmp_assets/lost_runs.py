@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from engcmp_assets.beats import TASK_TAG, cursor_of, end_silent_runs, heard_of
+from engcmp_resources.container_owners import owner
 
 _SENSOR_INTERVAL_S = 15
 _IN_PROGRESS = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -16,6 +17,7 @@ _PROC = Path("/proc")
 _CLOCK_SLACK_S = 2.0
 # A run tells its process as its first word; one that was killed just before that would be in progress for ever.
 _SILENT_S = 600.0
+PROCESS_TAG = "engcmp/process"
 
 
 def lost_runs_sensor() -> dg.SensorDefinition:
@@ -29,13 +31,21 @@ def lost_runs_sensor() -> dg.SensorDefinition:
     )
     def end(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         lost = end_lost_runs(context.instance)
-        heard, silent = end_silent_runs(context.instance, heard_of(context.cursor), time.time())
+        # The seconds since boot, not the wall clock: one that is set forward would silence every run.
+        heard, silent = end_silent_runs(context.instance, heard_of(context.cursor), time.monotonic())
         lost += silent
         text = f"reported as failed: {', '.join(lost)}" if lost else "every run in progress has its process"
         context.update_cursor(cursor_of(heard))
         return dg.SkipReason(text)
 
     return end
+
+
+def tell_process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Tag a run with the process that executes it, by its start since boot, so that a clock that is set meanwhile does not make it lost."""
+    told = owner()
+    if told and run.tags.get(PROCESS_TAG) != told:
+        instance.add_run_tags(run.run_id, {PROCESS_TAG: told})
 
 
 def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
@@ -50,7 +60,9 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
         if TASK_TAG in record.dagster_run.tags:
             continue
         run, worker = record.dagster_run, _worker(instance, record.dagster_run.run_id)
-        if _lives(*worker) if worker else time.time() - record.update_timestamp.timestamp() < _SILENT_S:
+        if _is_told(run) or (
+            _lives(*worker) if worker else time.time() - record.update_timestamp.timestamp() < _SILENT_S
+        ):
             continue
         process = f"Process {worker[0]} of this run is gone" if worker else "This run never told its process"
         text = f"{process}; what is complete is kept: materialize again to continue"
@@ -72,6 +84,25 @@ def _worker(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | No
     return None
 
 
+def _is_told(run: dg.DagsterRun) -> bool:
+    """Whether the very process that the run is tagged with lives. A run that is executed again begins with the tag of the earlier one,
+    so that a tag proves a life and no death.
+    """
+    told, ours = run.tags.get(PROCESS_TAG, "").split(), owner().split()
+    if len(told) != len(ours) or told[:2] != ours[:2] or not told:
+        return False
+    fields = _fields(int(told[2])) if told[2].isdigit() else None
+    return fields is not None and fields[0] != "Z" and fields[19] == told[3]
+
+
+def _fields(pid: int) -> list[str] | None:
+    """What /proc says of a process, behind its name, which may hold anything; None for one that has ended, and without /proc."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
 def _lives(pid: int, seen_at: float) -> bool:
     """Whether the process with this id still is the one that was seen then, and not a later one with the same id."""
     try:
@@ -86,11 +117,12 @@ def _lives(pid: int, seen_at: float) -> bool:
 
 def _started_at(pid: int) -> float | None:
     """When the process started (seconds since the epoch), where the system says so; never, for one that only waits to be buried."""
+    fields = _fields(pid)
     try:
-        # The command name in parentheses may hold anything, so the fields are counted from the last one.
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         lines = (_PROC / "stat").read_text().splitlines()
     except OSError:
+        return None
+    if fields is None:
         return None
     if fields[0] == "Z":
         return math.inf

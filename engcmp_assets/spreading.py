@@ -11,6 +11,7 @@ from engcmp_assets import events
 from engcmp_assets.frozen_protocol.standing import require_standing
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, prepare
+from engcmp_assets.lost_runs import tell_process
 from engcmp_assets.partitions import arm_partitions
 from engcmp_assets.scores.windows import score_share
 from engcmp_assets.steps import step_named
@@ -40,6 +41,7 @@ def windows_job(study: Study) -> Any:
         with events.failures():
             if not 1 <= config.share <= config.of:
                 raise EngcmpError(f"share {config.share} of {config.of} is none", remedy="count from 1 to `of`")
+            tell_process(context.instance, context.run)
             now, store = load_study(name), Store(home_folder())
             require_standing(now)
             if store.shared is not None:

@@ -13,7 +13,7 @@ from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.verify import verify
 from engcmp_assets.automation import arm_tags
 from engcmp_assets.kernel.study import Study, load_study
-from engcmp_assets.lost_runs import end_lost_runs
+from engcmp_assets.lost_runs import end_lost_runs, tell_process
 from engcmp_resources.places import home_folder
 
 _DAILY, _WEEKLY_RESULTS, _WEEKLY_PROOF = "15 3 * * *", "0 5 * * 0", "30 5 * * 0"
@@ -83,6 +83,7 @@ def verify_job(study: Study) -> Any:
     @dg.op(name=f"{prefix}_verify_all", description="Prove the study's results.", out=dg.Out(dg.Nothing))
     def prove(context: dg.OpExecutionContext) -> None:
         with events.failures():
+            tell_process(context.instance, context.run)
             now = load_study(name)
             found = verify(now, Evidence(home_folder()), context.log.info, time.monotonic_ns)
         if found.problems:
@@ -110,6 +111,7 @@ def clean_up_job() -> Any:
     @dg.op(name=f"{_CLEAN_UP}_all", description="Clean up after dead runs.", out=dg.Out(dg.Nothing))
     def clean(context: dg.OpExecutionContext) -> None:
         with events.failures():
+            tell_process(context.instance, context.run)
             found = clean_up(context.log.info)
         found += [f"reported as ended: run {run_id}" for run_id in end_lost_runs(context.instance)]
         context.log.info("; ".join(found) or "no run has left anything")

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ _ROOMS = ("engcmp_assets", "engcmp_resources")
 def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def boot_clock() -> tuple[str, float]:
+    """The id of this boot and the seconds since it, which no setting of the clock moves; "" where the system does not tell the id.
+
+    A sleep of the machine counts. Of two processes with the same id the seconds can be compared.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return boot, time.clock_gettime(clock)
 
 
 @functools.cache

@@ -113,6 +113,12 @@ def named_files(home: Path) -> set[str]:
     return {problem.file for problem in verified(home).problems}
 
 
+def unfinished(home: Path) -> list[str]:
+    """What work in progress keeps in a home; its locks, which are never removed, are none of it."""
+    scratch = home / "scratch"
+    return [str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Other bytes in the place of a file that other homes share by a hard link."""
     path.unlink(missing_ok=True)

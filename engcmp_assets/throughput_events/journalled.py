@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from engcmp_assets.throughput_events.step import EVENTS_VERSION
 from engcmp_resources.canonical import canonical_bytes, sha256_of
 from engcmp_resources.disk import replace_visible
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.host import boot_clock
 from engcmp_resources.journal import Journal
 
 SCRATCH = "capture-speed-"
@@ -62,9 +64,19 @@ class Speed(ServingStarts):
         """Where the cells of a repeat are kept."""
         return self.journal.path.with_name(f"repeat-{repeat}")
 
-    def add_repeat(self, repeat: int, began_at_s: float, ended_at_s: float) -> None:
-        """A repeat is whole; `ended_at_s` is what the least time to the next one is counted from. Seconds of the wall clock."""
-        self.journal.append({"kind": "repeat", "repeat": repeat, "began_at_s": began_at_s, "ended_at_s": ended_at_s})
+    def now_s(self) -> float:
+        """Seconds of the wall clock as it went at the first repeat: what sets it since then moves nothing, unless the machine restarts."""
+        boot, since_s = boot_clock()
+        for entry in reversed(self.journal.entries):
+            if entry["kind"] == "repeat" and boot and entry.get("boot") == boot:
+                return float(entry["ended_at_s"]) + since_s - float(entry["since_boot_s"])
+        return time.time()
+
+    def add_repeat(self, repeat: int, began_at_s: float, seconds: float) -> None:
+        """A repeat that began at `began_at_s` of `now_s` and took so long is whole; the least time to the next counts from its end."""
+        boot, since_s = boot_clock()
+        entry = {"kind": "repeat", "repeat": repeat, "began_at_s": began_at_s, "ended_at_s": began_at_s + seconds}
+        self.journal.append(entry | {"boot": boot, "since_boot_s": since_s})
 
     def whole(self) -> dict[int, dict[str, Any]]:
         """The repeats that are measured whole, by number."""

@@ -200,11 +200,11 @@ def _measure_repeat(speed: Speed, repeat: int, start: int, serving: Served) -> N
     plan = load_plan(speed.index, repeat, speed.texts, model=serving.endpoint.model, chats=form.chats)
     target = _target(speed, start, serving, form)
     with host_lock(alone=True, who=f"arm {work.arm}, timed", waiting=work.say, timeout_s=_LONGEST_WAIT_S):
-        began_at_s = time.time()
+        began_at_s, began = speed.now_s(), time.monotonic()
         measure_plan(
             plan, target, speed.folder(repeat), calibrated=True, say=lambda text: work.say(f"repeat {repeat}: {text}")
         )
-        speed.add_repeat(repeat, began_at_s, time.time())
+        speed.add_repeat(repeat, began_at_s, time.monotonic() - began)
 
 
 def _measure_startup(speed: Speed, ready: Ready) -> None:
@@ -275,8 +275,10 @@ def _wait_for_turn(speed: Speed, repeat: int) -> None:
     before = speed.whole().get(repeat - 1)
     if before is None:
         return
-    until = before["ended_at_s"] + speed.plan.seconds_between_repeats
-    while (left := until - time.time()) > 0:
+    least_s = speed.plan.seconds_between_repeats
+    # Never longer than what is asked for: after a restart the clock may have been set back.
+    until = time.monotonic() + min(least_s, before["ended_at_s"] + least_s - speed.now_s())
+    while (left := until - time.monotonic()) > 0:
         speed.work.say(f"repeat {repeat} begins in {left:.0f} s: the protocol wants that long between repeats")
         time.sleep(min(left, _TOLD_EACH_S))
 

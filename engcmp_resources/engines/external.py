@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from engcmp_resources.engines._api import ApiClient, ApiName, make_client
 from engcmp_resources.engines._serving import Served, compared_settings
 from engcmp_resources.engines.servers import (
+    REQUEST_DEADLINE_S,
     DeclaredCapabilities,
     LaunchPlace,
     Mode,
@@ -32,13 +33,16 @@ from engcmp_resources.secrecy import hidden_secret
 _NOT_OURS = "not started by us"
 _PORTS = {"http": 80, "https": 443}
 _CONNECT_S = 5.0
+# As many requests as these may take their whole time while it is proved what a server can do.
+_PROVING = 10
 
 
 class ExternalSettings(Settings):
     """Where the engine runs (`url`), what it speaks, and the name under which it serves the model.
 
     `api_key_env` is the variable of this process that holds its key. An address of another machine needs `remote = true`.
-    `context_tokens` must be what the engine states; `capabilities` are what must be proved.
+    `context_tokens` must be what the engine states; `capabilities` are what must be proved. `request_deadline_s` is how long it may be
+    silent in one request, at most 900: after that the link or the engine is taken to hang.
     """
 
     url: str
@@ -47,6 +51,7 @@ class ExternalSettings(Settings):
     api_key_env: str | None = None
     remote: bool = False
     context_tokens: int | None = Field(default=None, ge=1)
+    request_deadline_s: float | None = Field(default=None, gt=0, le=REQUEST_DEADLINE_S)
     capabilities: DeclaredCapabilities = Field(default_factory=dict)
 
     @field_validator("url")
@@ -112,10 +117,13 @@ def find_external(
     _refuse_remote(settings, place.label)
     key = _key(settings, place.label)
     client = make_client(settings.api, settings.url, key=key, label=place.label, model=settings.model, vocab=spec.vocab)
+    if settings.request_deadline_s is not None:
+        request_deadline_s = min(request_deadline_s, settings.request_deadline_s)
+        start_deadline_s = min(start_deadline_s, _PROVING * request_deadline_s)
     with closing(client):
         until = time.monotonic() + start_deadline_s
         found = _Found(client, place.label, settings.url, request_deadline_s)
-        found.refuse_silent(until)
+        found.refuse_silent(min(until, time.monotonic() + request_deadline_s))  # it runs already: nothing is waited for
         capabilities, stated = client.prove(until)
         refuse_lacking(place.label, settings.capabilities, capabilities)
         facts: dict[str, Any] = {

@@ -268,16 +268,27 @@ def _limited(headers: httpx.Headers) -> bool:
 
 
 def _retry_after_s(answer: Answer) -> float:
-    """Seconds from Retry-After (seconds or a date), from x-ratelimit-reset (a time), or 300; from 1 s to a day."""
+    """Seconds from Retry-After (seconds or a date), from x-ratelimit-reset (a time), or 300; from 1 s to a day.
+
+    Times count from the answer's own Date: this machine's clock may be wrong.
+    """
     stated, reset = (str(answer.headers.get(name, "")).strip() for name in ("retry-after", "x-ratelimit-reset"))
     seconds = _RETRY_DEFAULT_S
     if re.fullmatch(r"[0-9]{1,12}", stated):
         seconds = float(stated)
     elif stated:
         try:
-            seconds = parsedate_to_datetime(stated).timestamp() - time.time()
+            seconds = parsedate_to_datetime(stated).timestamp() - _answered_at_s(answer)
         except (ValueError, OverflowError):
             seconds = _RETRY_DEFAULT_S
     elif re.fullmatch(r"[0-9]{1,12}", reset):
-        seconds = float(reset) - time.time()
+        seconds = float(reset) - _answered_at_s(answer)
     return min(max(seconds, 1.0), _RETRY_MOST_S)
+
+
+def _answered_at_s(answer: Answer) -> float:
+    """When the server says that it answered, in seconds since the epoch; now, where it does not say."""
+    try:
+        return parsedate_to_datetime(str(answer.headers["date"])).timestamp()
+    except (KeyError, ValueError, OverflowError):
+        return time.time()

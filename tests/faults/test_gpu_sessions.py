@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +265,33 @@ def test_another_program_on_the_gpu_keeps_the_engine_from_starting(
     ):
         captured(session)
     assert engines() == [] and open_capture(session, ARM, remeasure=False).starts() == []
+
+
+HOLD_GPU = """
+import sys
+from engcmp_resources.gpu_locks import gpu_locks
+with gpu_locks([0], arm="K4/vllm@v1", run_id="first", waiting=print, timeout_s=0):
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_of_two_runs_for_one_gpu_the_second_waits_says_for_whom_and_goes_on(session: Session) -> None:
+    first = subprocess.Popen([sys.executable, "-c", HOLD_GPU], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if f"waiting for the lock of GPU 0; process {first.pid}" in text:
+            assert engines() == [], "nothing of the second runs while the first has the GPU"
+            first.communicate("\n", timeout=30)
+
+    try:
+        assert first.stdout is not None and first.stdout.readline() == "held\n"
+        done = captured(replace(session, say=say))
+    finally:
+        first.kill()
+        first.wait()
+    (waited,) = (text for text in said if "waiting for the lock of GPU 0" in text)
+    assert "K4/vllm@v1" in waited and "run first" in waited
+    assert starts_of_rows(session, done, "prefill") == {1}
