@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -26,6 +27,23 @@ from engcmp_assets.kernel.study import load_study
 CHECKOUT = Path(__file__).resolve().parent.parent
 STUDY = "smollm2-cpu"
 Q4, Q8 = "q4_0/llamacpp@b11549", "q8_0/llamacpp@b11549"
+
+
+def _has_avx512() -> bool:
+    """Whether the processor has what b8672's x86 build was compiled for; builds for others have no such needs."""
+    if platform.machine() not in {"x86_64", "AMD64"} or not Path("/proc/cpuinfo").exists():
+        return True
+    return " avx512f " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+EVERY_ARM = _has_avx512()
+"""Whether the measured home has all arms of the study: without AVX-512 those of b8672 are told as not measured on this machine."""
+ARMS = [str(arm) for arm in load_study(STUDY).protocol.arm_keys if EVERY_ARM or arm.version != "b8672"]
+LONE = ARMS[1]
+"""An arm of Q4_0 that is not the newest."""
+every_arm = pytest.mark.skipif(
+    not EVERY_ARM, reason="this processor lacks AVX-512, which b8672 is compiled for: its arms cannot be measured here"
+)
 
 
 def quiet(_text: str) -> None:

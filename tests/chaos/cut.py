@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from homes import STUDY, current_receipt, head_file, output_file
+from homes import EVERY_ARM, STUDY, current_receipt, head_file, output_file
 
 from engcmp_assets.audit.collect import remove, unreached
 from engcmp_assets.kernel.study import load_study
@@ -20,8 +20,8 @@ from engcmp_resources.canonical import sha256_bytes, sha256_file
 from engcmp_resources.journal import read_journal
 from engcmp_resources.store import Store
 
-# Arms whose rows no other arm shares, so that a capture has files to write.
-A, B = "q4_0/llamacpp@b8672", "q8_0/llamacpp@b8672"
+# Arms whose rows no other arm shares, so that a capture has files to write; where they cannot run, those whose rows another shares.
+A, B = (f"{checkpoint}/llamacpp@{'b8672' if EVERY_ARM else 'b11549'}" for checkpoint in ("q4_0", "q8_0"))
 PANELS = tuple(load_study(STUDY).protocol.panels)
 CAPTURED = ["engine_launch/scoring", *(f"captured_rows/{panel}" for panel in PANELS)]
 SPEED = ["engine_launch/serving", "throughput_events"]

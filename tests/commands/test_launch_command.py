@@ -7,7 +7,7 @@ from pathlib import Path
 
 from homes import STUDY, engcmp_here
 
-OLD, NEW = f"{STUDY}/q4_0/llamacpp@b8672", f"{STUDY}/q4_0/llamacpp@b10809"
+OLD, NEW = f"{STUDY}/q4_0/llamacpp@b10809", f"{STUDY}/q4_0/llamacpp@b11549"
 
 
 def test_it_lists_what_was_declared_and_what_came_with_the_release(measured_home: Path) -> None:
@@ -15,8 +15,8 @@ def test_it_lists_what_was_declared_and_what_came_with_the_release(measured_home
     assert done.returncode == 0, done.stderr
     found = {one["name"]: one for one in json.loads(done.stdout)["differences"]}
     assert (found["version"]["first"], found["version"]["second"], found["version"]["declared"]) == (
-        "b8672",
         "b10809",
+        "b11549",
         True,
     )
     assert not found["ggml_version"]["declared"]

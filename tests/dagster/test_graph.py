@@ -15,7 +15,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from homes import CHECKOUT, Q4, Q8, STUDY, head_file
+from homes import ARMS, CHECKOUT, LONE, Q4, Q8, STUDY, head_file
 from ui_process import forget, home_without_dagster, wait_for
 
 from engcmp_assets.automation import sync_partitions
@@ -33,11 +33,10 @@ PREFIX = "smollm2_cpu"
 # A look at the world outside is observed, not materialized: test_automation has it.
 STEPS = tuple(step for step in steps_of(load_study(STUDY)) if step.artifact != ENGINE_VERSIONS)
 OF_ARM = [step.artifact for step in STEPS if step.per_arm]
-ARMS_BUT_Q8 = [str(arm) for arm in load_study(STUDY).protocol.arm_keys if str(arm) != Q8]
+ARMS_BUT_Q8 = [arm for arm in ARMS if arm != Q8]
 STUDY_WIDE = [step.artifact for step in STEPS if not step.per_arm]
 PANEL_ROWS = [f"captured_rows/{name}" for name in load_study(STUDY).protocol.panels]
 # Its rows are no other arm's, so that nothing of it is answered from another arm's work.
-LONE = "q4_0/llamacpp@b8672"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
