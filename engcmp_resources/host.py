@@ -103,6 +103,16 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+def processor_fingerprint() -> str:
+    """What decides which builds run here: the processor's kind, model and instructions, as a SHA-256."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return sha256_bytes("\n".join((platform.machine(), _cpu_model(), flags)).encode())
+
+
 def _host_fingerprint() -> str | dict[str, str]:
     for name in ("/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id"):
         try:

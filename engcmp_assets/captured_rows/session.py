@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engcmp_assets.captured_rows.journalled import Capture, Launch, open_capture
-from engcmp_assets.captured_rows.refusals import refusal_kept
+from engcmp_assets.captured_rows.refusals import refusal_kept, refuse_unfit
 from engcmp_assets.captured_rows.rows import take_window
 from engcmp_assets.captured_rows.running import Running, started
 from engcmp_assets.captured_rows.step import captured_made, kept_of, rows_step
@@ -60,6 +60,7 @@ def capture_arm(
             if len(wanted) == len(steps):  # a kill just before the journal was dropped has left it
                 session.store.drop_scratch(open_capture(session, arm, remeasure=False).scratch)
             return
+        refuse_unfit(session, arm)
     with refusal_kept(session, arm):
         capture = open_capture(session, arm, remeasure=remeasure)
         judge_killed_starts(capture)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from engcmp_assets.captured_rows.refusals import refusal_kept
+from engcmp_assets.captured_rows.refusals import refusal_kept, refuse_unfit
 from engcmp_assets.captured_rows.watching import Holding, engine_held, judge_killed_starts, samples_of_starts, watched
 from engcmp_assets.engine_launch.served import Served, served
 from engcmp_assets.engine_launch.serving import serving_made
@@ -79,9 +79,11 @@ def measure_speed(
     """
     session.study.require_frozen()
     wanted = [step for step in speed_steps(session.study) if artifacts is None or step.artifact in artifacts]
-    if not remeasure and (answered := _answers(session, arm, wanted)) is not None:
-        yield from answered
-        return
+    if not remeasure:
+        if (answered := _answers(session, arm, wanted)) is not None:
+            yield from answered
+            return
+        refuse_unfit(session, arm)
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     with refusal_kept(session, arm, of=SERVING):
         speed = open_speed(session, arm, remeasure=remeasure)

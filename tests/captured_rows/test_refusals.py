@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from homes import STUDY, quiet
 
-from engcmp_assets.captured_rows.refusals import refusal_kept, refusals_of
+from engcmp_assets.captured_rows.refusals import refusal_kept, refusals_of, refuse_unfit
 from engcmp_assets.engine_launch.sides import launch_side
 from engcmp_assets.kernel.names import SERVING
 from engcmp_assets.kernel.records import ArmKey
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.work import Session
-from engcmp_resources.errors import EngcmpError
+from engcmp_resources.errors import EngcmpError, UnfitMachine
 from engcmp_resources.refusals import last_refusal, refusal_file
 from engcmp_resources.store import Store
 
@@ -67,3 +68,25 @@ def test_what_one_kind_of_launch_was_refused_for_outlives_the_success_of_the_oth
     with refusal_kept(session, ARM, of=SERVING):
         pass
     assert last_refusal(tmp_path, STUDY, ARM.folder) is None
+
+
+def test_what_a_machine_cannot_run_is_not_started_again_until_machine_or_freeze_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(load_study(STUDY), Store(tmp_path), "run-1", quiet)
+    with pytest.raises(EngcmpError), refusal_kept(session, ARM):
+        raise EngcmpError("died", remedy="look")
+    refuse_unfit(session, ARM)  # another start may end otherwise
+    with pytest.raises(UnfitMachine), refusal_kept(session, ARM):
+        raise UnfitMachine(f"arm {ARM}: no such instruction", where="log l", remedy="take another build")
+    before = refusal_file(tmp_path, STUDY, ARM.folder).read_bytes()
+    with pytest.raises(UnfitMachine, match=f"arm {ARM}: no such instruction .*--remeasure tries again"):
+        refuse_unfit(session, ARM)
+    assert refusal_file(tmp_path, STUDY, ARM.folder).read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setattr("engcmp_assets.captured_rows.refusals.processor_fingerprint", lambda: "another")
+        refuse_unfit(session, ARM)
+    refuse_unfit(
+        replace(session, study=replace(session.study, frozen=dict(session.study.frozen) | {"frozen_sha256": "0" * 64})),
+        ARM,
+    )
