@@ -151,6 +151,26 @@ def second_chunk(found: Gathered) -> Iterator[Found]:
                 break
 
 
+def plain_noise(found: Gathered) -> Iterator[Found]:
+    """Repeats that differ where neither a chunk, nor a cache, nor rows of another prompt explain it."""
+    explained = {one.about for finder in (second_chunk, hidden_cache, rows_of_another_prompt) for one in finder(found)}
+    for rows in found.rows:
+        differing = [
+            (first, second, count)
+            for first, second in run_pairs(rows)
+            if rows.about not in explained and (count := int((~rows.equal(first, second)).sum()))
+        ]
+        if differing:
+            first, second, count = differing[0]
+            where = "of one start" if first.partition(".")[0] == second.partition(".")[0] else "of two launches"
+            yield Found(
+                "repeats", "narrowed", rows.about,
+                f"{count} of {len(rows.rows)} rows differ between runs {first} and {second} {where}, and neither a chunk nor a cache "
+                f"explains it: the engine is not deterministic, whatever it promises",
+                "read every difference of this arm beside its floor, and call none of its rows equal to another arm's",
+            )  # fmt: skip
+
+
 def run_pairs(rows: ArmRows) -> list[tuple[str, str]]:
     """The first run of each path with each later one."""
     return [(runs[0], run) for runs in rows.paths.values() for run in runs[1:]]
@@ -375,6 +395,8 @@ FINDERS = (
            rows_of_another_prompt, _captures),
     Finder("chunks", "Where do runs begin to differ?", "row hashes by prefill chunk, where the engine notes its chunks",
            second_chunk, _noted),
+    Finder("repeats", "Do repeats read the same rows, but for what chunks and caches explain?",
+           "row hashes of each run beside the first", plain_noise, _captures),
     Finder("restarts", "Was each launch one start?", "the starts of the launch receipts", restarts,
            _launches),
     Finder("torn repeats", "Are the repeats of a window of one start?", "the start of each row", torn_repeats, _captures),

@@ -100,7 +100,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("json", "parquet"),
-        version="5",
+        version="6",
         uses=(
             Use("frozen_protocol", "study"),
             *(Use(name, "every arm") for name in ("sources", "prompt_set", "reference_rows", LAUNCH)),

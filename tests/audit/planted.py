@@ -145,6 +145,11 @@ def from_second_chunk(window: Window, run: str, own: Rows) -> Rows:
     return own + np.where(late, _noise(window, run), 0).astype(np.float32) * np.sign(own)
 
 
+def noisy(window: Window, run: str, own: Rows) -> Rows:
+    """`noise`: from the first row on, another in each run."""
+    return own + _noise(window, run) * np.sign(own)
+
+
 def warm_differs(window: Window, run: str, own: Rows) -> Rows:
     """`cache_hidden` with `cache_changes_rows`: the second pass of a start reads its cache, and no word of it."""
     return own if run.endswith(".1") else own + _noise(window, "warm") * np.sign(own)
@@ -186,6 +191,7 @@ ENGINES = (
     Engine("plain", notes=plain_notes),
     Engine("same", notes=plain_notes),
     Engine("chunked", rows=from_second_chunk, notes=plain_notes),
+    Engine("noisy", rows=noisy, notes=plain_notes),
     Engine("warm", rows=warm_differs),
     Engine("shifted", rows=shifted),
     Engine("stale", rows=Stale()),
@@ -199,6 +205,7 @@ SOUND = ("plain", "same")
 PAIRS = (("same", "plain"), ("chunked", "plain"), ("settings", "plain"), ("old", "plain"), ("shifted", "plain"))
 PLANTS = {
     ("chunks", "q8_0/chunked@b11549, panel pa"), ("hidden cache", "q8_0/warm@b11549, panel pa"),
+    ("repeats", "q8_0/noisy@b11549, panel pa"),
     ("alignment", "q8_0/shifted@b11549, panel pa"), ("another prompt", "q8_0/stale@b11549, panel pa"),
     ("alone", "q8_0/batched@b11549, panel pa"), ("cache", "q8_0/hits@b11549, panel pa"), ("restarts", "q8_0/restarted@b11549"),
     ("one change", "pair settings-vs-plain"), ("age", "pair old-vs-plain"), ("near-copies", "panel pa"), ("buckets", "panel pa"),

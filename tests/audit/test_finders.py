@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from engcmp_assets.audit.finders import (
+    hidden_cache,
     other_prompts,
+    plain_noise,
     requests_beside,
     settings_changed,
     shared_steps,
@@ -132,3 +134,28 @@ def test_company_that_the_protocol_has_sent_is_no_fault_and_more_of_it_is() -> N
     assert undeclared_company(note, 0) and undeclared_company(note, 1)
     assert not undeclared_company(note, 2)
     assert not undeclared_company({"other_requests_in_step": {"missing": "not stated"}}, 0)
+
+
+def hashed(**runs: str) -> ArmRows:
+    """A capture of a window of two rows; `r1_1="ab"` are the hashes of run 1.1."""
+    names = {name[1:].replace("_", "."): hashes for name, hashes in runs.items()}
+    table = {
+        "run": np.repeat(list(names), 2), "score_path": np.array(["prefill"] * 2 * len(names)), "position": np.array([0, 1] * len(names)),
+        "window_id": np.array(["a-1"] * 2 * len(names)), "raw_row_sha256": np.array([one for own in names.values() for one in own]),
+    }  # fmt: skip
+    return ArmRows("m/x@1", PANEL, table, {}, {}, cast(Any, None), None)
+
+
+def test_repeats_that_differ_without_a_chunk_or_a_cache_are_noise() -> None:
+    (found,) = plain_noise(Made(rows=[hashed(r1_1="ab", r1_2="ac")]).gathered)
+    assert (found.check, found.outcome) == ("repeats", "narrowed")
+    assert found.what.startswith("1 of 2 rows differ between runs 1.1 and 1.2 of one start")
+    (found,) = plain_noise(Made(rows=[hashed(r1_1="ab", r2_1="ac")]).gathered)
+    assert "runs 1.1 and 2.1 of two launches" in found.what
+    assert list(plain_noise(Made(rows=[hashed(r1_1="ab", r1_2="ab")]).gathered)) == []
+
+
+def test_what_a_cache_explains_is_not_told_a_second_time_as_noise() -> None:
+    rows = hashed(r1_1="ab", r1_2="cd", r2_1="ab", r2_2="cd")
+    assert [one.check for one in hidden_cache(Made(rows=[rows]).gathered)] == ["hidden cache"]
+    assert list(plain_noise(Made(rows=[rows]).gathered)) == []

@@ -114,6 +114,23 @@ def test_a_changed_value_in_any_table_is_found(home_copy: Path) -> None:
         assert told or any("cannot be made again" in what for what in found), found
 
 
+def test_repeats_that_are_said_to_be_of_two_starts_are_found(home_copy: Path) -> None:
+    """So no torn repeat can be planted in a study that verifies; the finder of them is tested on a made table."""
+    forger, place = Forger(home_copy), ("captured_rows/pa", Q4)
+    data = forger.read(*place, "capture.parquet")
+    runs = pq.read_table(io.BytesIO(data)).column("run").to_pylist()
+
+    def torn(starts: list[int]) -> list[int]:
+        return [2 if run == "1.2" else start for run, start in zip(runs, starts, strict=True)]
+
+    forger.put(*place, "capture.parquet", edited_table(data, "start", torn))
+    names = forger.finish()
+    found = found_in(verified(home_copy), names[place])
+    assert any(
+        "rows of start 2 (launch 1, prefill), which the launch of this capture does not have" in one for one in found
+    )
+
+
 def test_changed_documents_are_found(home_copy: Path) -> None:
     forger = Forger(home_copy)
 

@@ -258,6 +258,15 @@ def test_a_double_or_missing_begin_token_is_told(pair: Pair, fault: str) -> None
     assert tokenizer_differences(first["a"], first["b"]) == ["'chat': one side puts token 1 in front"]
 
 
+def test_a_batch_that_was_cut_in_silence_is_a_fact_of_the_launch(pair: Pair) -> None:
+    client, simulator = pair
+    stated = []
+    for faults in ((), ("settings_cut",)):
+        simulator.script(*faults)
+        stated.append(prove(client)[1]["stated"]["/metrics cache_config_info"]["max_num_batched_tokens"])
+    assert stated == ["2048", "540"]
+
+
 def answer(rows: list[Any], **changed: Any) -> dict[str, Any]:
     choice = {"index": 0, "text": "a", "prompt_logprobs": rows, "prompt_token_ids": [5, 6, 7]}
     return {"model": MODEL, "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}} | changed
