@@ -26,6 +26,7 @@ from engcmp_assets.kernel.claims.facts import Ages, Contents, Facts, Inputs, Lau
 from engcmp_assets.kernel.claims.records import Cited, Claim
 from engcmp_assets.kernel.launch_diff import launch_differences, undeclared_names
 from engcmp_assets.kernel.names import LAUNCH, SPEED, captured_rows
+from engcmp_assets.kernel.protocol import PanelPlan
 from engcmp_assets.kernel.records import ArmKey, Window
 from engcmp_assets.publication.claims import compares_paths
 from engcmp_assets.publication.formats import number
@@ -160,6 +161,7 @@ class Known:
             own,
             texts=Texts(
                 provenance=plan.external.drawn_from if plan.external is not None else None,
+                greedy=greedy_of(plan),
                 roles={role: count for role, count in roles.items() if count},
                 headline_roles=tuple(plan.roles),
             ),
@@ -196,6 +198,12 @@ class Known:
                 return None
             left, total = left + sum(answered), total + len(answered)
         return left / total if total else None
+
+
+def greedy_of(plan: PanelPlan) -> bool | None:
+    """Whether a panel's generated texts were drawn at temperature 0; None where nothing was generated, or nobody says how."""
+    stated = None if plan.external is None else plan.external.temperature
+    return None if stated is None else stated == 0
 
 
 def _arms(pair: Mapping[str, Any]) -> tuple[str, str]:

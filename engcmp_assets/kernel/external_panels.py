@@ -32,6 +32,7 @@ class ExternalPanel(Strict):
     and `tokens_file` are paths within the source with `{window}` and, where `window` is a pattern with a group, `{number}` for that
     group. `windows_file` is a file of a fidelity set (see engcmp_resources.fidelity_set) that has tokens, roles, block and bucket of each
     window, where its rows are top-K. `drawn_from` says whose texts they are: what a reader must know of a panel. `scored` says which rows.
+    `temperature` is that at which generated texts were drawn, where it is stated: at 0 the NLL of their rows rewards sharpness.
     """
 
     source: str
@@ -51,6 +52,7 @@ class ExternalPanel(Strict):
     vocab: _Count
     scored: str = Field(min_length=1)
     drawn_from: str = Field(min_length=1)
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _holds_together(self) -> ExternalPanel:

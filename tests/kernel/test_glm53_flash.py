@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from engcmp_assets.audit.pair_claims import greedy_of
 from engcmp_assets.engine_launch.step import pinned_identities
 from engcmp_assets.frozen_protocol.engine_settings import refuse_unknown_engines
 from engcmp_assets.kernel.engine_tables import ServerEngine
@@ -53,6 +54,12 @@ def settings(protocol: Protocol, arm: str) -> dict[str, object]:
     assert isinstance(engine, ServerEngine)
     found: dict[str, object] = engine.settings.get("config") or engine.settings["environment"]
     return found
+
+
+def test_the_audit_knows_of_which_panel_the_text_was_generated_greedily(protocol: Protocol) -> None:
+    assert {name: greedy_of(plan) for name, plan in protocol.panels.items()} == {
+        "pa": None, "pa20": None, "pb": True, "q2": None,
+    }  # fmt: skip
 
 
 def test_every_pin_that_is_stated_is_there_and_no_other(sources: StudySources) -> None:
