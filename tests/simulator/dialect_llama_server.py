@@ -233,7 +233,7 @@ class LlamaServer(Dialect):
 
 
 def _distribution(row: Row, token: int, count: int) -> dict[str, Any]:
-    best = np.argsort(-row, kind="stable")[:count].tolist()
+    best = truth.likeliest(row, count).tolist()
     return _named(token, row) | {"top_logprobs": [_named(one, row) for one in best]}
 
 

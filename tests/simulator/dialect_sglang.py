@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
-
 from .chat import Reply, Style, TextParts
 from .engine import Asked, Engine
 from .exchange import Exchange, Refusal
 from .metrics import prometheus_of_sglang
-from .model import Row
+from .model import Row, likeliest
 from .server import Dialect
 
 _OPEN = frozenset({"/health", "/ready", "/metrics"})
@@ -247,7 +245,7 @@ def _triple(token: int, row: Row) -> list[Any]:
 
 
 def _best(row: Row, count: int) -> list[list[Any]] | None:
-    return [_triple(token, row) for token in np.argsort(-row, kind="stable")[:count].tolist()] if count else None
+    return [_triple(token, row) for token in likeliest(row, count).tolist()] if count else None
 
 
 def _of_ids(row: Row, ids: Any) -> list[list[Any]] | None:

@@ -191,10 +191,12 @@ class Vllm(Dialect):
 
 def entry_of(row: truth.Row, token: int, count: int) -> dict[str, Any]:
     """The `count` most likely tokens of a row and the actual one, by id, each with log-probability and rank."""
-    order = np.argsort(-row, kind="stable")
-    best = order[:count].tolist()
-    ids = best if token in set(best) else [token, *best]
-    above = np.searchsorted(-row[order], -row[ids], side="left").tolist()  # how many are more likely
+    falling = -row
+    ids = truth.likeliest(row, count).tolist()
+    above = np.searchsorted(falling[ids], falling[ids], side="left").tolist()  # how many are more likely
+    if token not in set(ids):
+        more = ~np.isnan(row) if np.isnan(row[token]) else falling < falling[token]
+        ids, above = [token, *ids], [int(np.count_nonzero(more)), *above]
     values = np.maximum(row[ids], np.float32(_LOWEST)).tolist()  # NaN stays NaN
     return {
         str(one): {"logprob": value, "rank": rank + 1, "decoded_token": truth.piece(one).decode(errors="replace")}

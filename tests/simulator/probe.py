@@ -140,7 +140,7 @@ class Prober:
         told = []
         for position, row, number in zip(positions, rows, fnv1a(rows).tolist(), strict=True):
             wrong = exchange.fault("hash_wrong", row=position - 1)
-            best = np.argsort(-row, kind="stable")[:count].tolist()
+            best = truth.likeliest(row, count).tolist()
             told.append(
                 {
                     "position": position,

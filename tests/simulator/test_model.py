@@ -133,3 +133,12 @@ def test_sampling_follows_the_probabilities() -> None:
 def test_a_vocabulary_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="a vocabulary of 100: the tokenizer needs 272"):
         Model(vocab=100)
+
+
+_SOME = st.lists(st.sampled_from([0.0, -1.5, 2.0, 7.25, float("-inf"), float("nan")]), min_size=1, max_size=12)
+
+
+@given(values=_SOME, count=st.integers(0, 14))
+def test_the_likeliest_are_those_of_a_stable_sort_with_ties_and_nan(values: list[float], count: int) -> None:
+    row = np.array(values, dtype=np.float32)
+    assert truth.likeliest(row, count).tolist() == np.argsort(-row, kind="stable")[:count].tolist()
