@@ -41,6 +41,7 @@ reply_deadline_s = {deadline_s}
 STAGES = """[[long_replies.stages]]
 stage = "L1"
 cap_tokens = 24
+again = {again}
 [[long_replies.stages]]
 stage = "L2"
 cap_tokens = {cap}
@@ -92,7 +93,7 @@ characters = 400
 
 def replying_study(
     root: Path, measured_home: Path, *, tasks: bool = False, early: bool = False, concurrency: int = 1, cap: int = 48,
-    deadline_s: float = 60, further: str = "",
+    deadline_s: float = 60, again: int = 0, further: str = "",
 ) -> tuple[TinyStudy, int]:  # fmt: skip
     """The study, frozen, and the port at which its server is to run."""
     port = free_port()
@@ -102,7 +103,7 @@ def replying_study(
     for name in ("code-1", "prose-1", "prose-2"):
         (folder / f"{name}.txt").write_text(f"Say something of {name}.\n", encoding="utf-8")
     (folder / "traces" / "coins.toml").write_text(TRACE, encoding="utf-8")
-    table = PLAN.format(concurrency=concurrency, deadline_s=deadline_s) + SAMPLING + STAGES.format(cap=cap)
+    table = PLAN.format(concurrency=concurrency, deadline_s=deadline_s) + SAMPLING + STAGES.format(cap=cap, again=again)
     table += (TASKS if tasks else "") + (EARLY if early else "") + further
     path = tiny.folder / "protocol.toml"
     path.write_text(path.read_text(encoding="utf-8").replace("[limits]", f"{table}\n[limits]", 1), encoding="utf-8")

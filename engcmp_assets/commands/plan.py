@@ -173,10 +173,10 @@ def _launch_lines(launches: Sequence[dict[str, Any]]) -> list[str]:
         launches, key=lambda one: {name: value for name, value in one.items() if name != "number"}
     )
     for launch, same in alike:
-        count = len(list(same))
-        what = {"scoring": f"scoring, {launch['path']}", "replies": "long replies (tasks apart)"}.get(
-            launch["mode"], "serving"
-        )
+        numbers = [one["number"] for one in same]
+        count = len(numbers)
+        told = "long replies (tasks apart)" if numbers[0] == 1 else "long replies, a second time"
+        what = {"scoring": f"scoring, {launch['path']}", "replies": told}.get(launch["mode"], "serving")
         asked = f"requests {_amount(launch['requests'])}, prompt tokens {_amount(launch['prompt_tokens'])}"
         if launch["output_tokens"] != 0:
             asked += f", output tokens {_amount(launch['output_tokens'])}"

@@ -36,7 +36,7 @@ DESCRIPTIVE, RESOLVED, NOT_RESOLVED = "descriptive", "resolved", "not resolved"
 _P = 0.05
 _CHECKS = ("passed", "json_valid")
 _COUNTED = Missing("counted, not estimated")
-_ONE_LAUNCH = Missing("replies are made a second time within one launch")
+_OTHER_LAUNCH = Missing("replies are made a second time in another launch")
 _SHARES = {
     "finished": "reply_finished",
     "capped": "reply_capped",
@@ -139,8 +139,8 @@ class _Compared:
     def floor(self) -> dict[str, Any]:
         """The floor of `same` as floors stand beside figures: of the build that repeats fewer of its own."""
         least = self._least
-        within = plain(least) if isinstance(least, Missing) else {"value": least, "interval": plain(_COUNTED)}
-        return {"within_launch": within, "across_launches": plain(_ONE_LAUNCH)}
+        across = plain(least) if isinstance(least, Missing) else {"value": least, "interval": plain(_COUNTED)}
+        return {"within_launch": plain(_OTHER_LAUNCH), "across_launches": across}
 
     @property
     def told_of_repeats(self) -> _Told:

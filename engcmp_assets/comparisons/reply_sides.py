@@ -20,7 +20,7 @@ from engcmp_assets.long_output_checks.figures import scenario_runs
 from engcmp_assets.long_output_checks.step import VERDICTS_FILE
 from engcmp_assets.long_replies.step import TRACES_FILE
 
-VERSION = "2"
+VERSION = "3"
 USES = (Use(REPLIES, "every arm"), Use(REPLY_CHECKS, "every arm", (VERDICTS_FILE,)))
 
 

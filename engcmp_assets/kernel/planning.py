@@ -5,7 +5,7 @@ Pure: it takes the protocol and the panels. What cannot be counted yet is `Missi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,7 +117,7 @@ def arm_plan(protocol: Protocol, arm: ArmKey, panels: Mapping[str, AnyPanel]) ->
     if "t" in blocks:
         launches += _serving(protocol.throughput, rates)
     if "l" in blocks and protocol.long_replies is not None:
-        launches.append(_replies(protocol.long_replies, rates))
+        launches += _replies(protocol.long_replies, rates)
     of = rates.measured_on if rates and rates.measured_on != str(arm) else None
     return ArmPlan(str(arm), tuple(launches), of)
 
@@ -126,7 +126,7 @@ def row_bytes(panel: Panel | DeclaredPanel) -> int:
     """Bytes of one row as it is kept of an engine: the whole vocabulary, the values at a reference's ids, or the top 20."""
     if panel.keep == "light":
         return _OWN_TOP * (_INDEX + _FLOAT64) + _FLOAT64 + 2 * _INDEX
-    if panel.reference == "full":
+    if panel.reference != "topk":  # without a reference, engines are held against each other row by row
         return panel.vocab * _FLOAT32 + _INDEX
     own = _OWN_TOP * (_INDEX + _FLOAT32)
     return (panel.top_k or 0) * _FLOAT32 + own + _FLOAT32 + 3 * _FLOAT64 + 2 * _INDEX
@@ -191,19 +191,20 @@ def _rows(name: str, panel: AnyPanel, repeats: int) -> PlannedRows:
     return PlannedRows(name, rows, times(rows, row_bytes(panel)))
 
 
-def _replies(plan: ReplyPlan, rates: EngineRates | None) -> PlannedLaunch:
-    """One start for the long replies of every stage, each as long as it may be; task checks come on top and are not counted."""
-    stages = [
-        (
-            len(plan.kinds) * (plan.replies_of(one) + one.again),
-            one.cap_tokens,
-        )
-        for one in plan.stages
-    ]
-    output = sum(count * cap for count, cap in stages)
+def _replies(plan: ReplyPlan, rates: EngineRates | None) -> Iterator[PlannedLaunch]:
+    """A start for the long replies of every stage, each as long as it may be, and one for those that are made a second time.
+
+    Task checks come on top and are not counted.
+    """
     prompt = Missing("the prompts' tokens are known once the replies are planned")
-    hours = _launch_hours(rates, 0, [(plan.concurrency, output)])
-    return PlannedLaunch("replies", "serving", 1, 1, sum(count for count, _ in stages), prompt, output, (), hours)
+    for number, counts in enumerate(
+        ([plan.replies_of(one) for one in plan.stages], [one.again for one in plan.stages]), start=1
+    ):
+        if number == 1 or any(counts):
+            output = len(plan.kinds) * sum(n * one.cap_tokens for n, one in zip(counts, plan.stages, strict=True))
+            hours = _launch_hours(rates, 0, [(plan.concurrency, output)])
+            requests = len(plan.kinds) * sum(counts)
+            yield PlannedLaunch("replies", "serving", number, 1, requests, prompt, output, (), hours)
 
 
 def _serving(plan: ThroughputPlan | None, rates: EngineRates | None) -> tuple[PlannedLaunch, ...]:

@@ -207,7 +207,7 @@ def again_of(stage: str) -> str:
 
 
 def _made_again(plan: ReplyPlan, long: Sequence[AskedReply]) -> Iterator[AskedReply]:
-    """The same prompts under the same seeds and caps once more, after all stages: the first of each kind, as many as are declared."""
+    """The same prompts under the same seeds and caps once more, in another launch: the first of each kind, as many as are declared."""
     wanted: dict[str, int] = {stage.stage: stage.again for stage in plan.stages}
     made: Counter[tuple[str, str]] = Counter()
     for one in long:

@@ -42,7 +42,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 class StagePlan(Strict):
     """A stage of long replies: `cap_tokens` of each, and how many of each content kind (none: as the table above says; 0: left empty).
 
-    `again`: so many of each kind are made a second time under the same seed, which is the floor of the identity of replies.
+    `again`: so many of each kind are made a second time under the same seed, in another launch: the floor of the identity of replies.
     """
 
     stage: Stage

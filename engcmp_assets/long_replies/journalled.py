@@ -58,10 +58,13 @@ class Replies(ServingStarts):
         """What was looked at around a stage that a run has come through."""
         self.journal.append({"kind": "stage", "visit": dict(visit)})
 
-    def missing(self) -> list[AskedReply]:
-        """The replies that are not there, in order."""
+    def missing(self, *, again: bool | None = None) -> list[AskedReply]:
+        """The replies that are not there, in order; `again`: only those of a second time, or only the others."""
         there = self.entries()
-        return [one for one in self.asked.replies if one.reply_id not in there]
+        return [
+            one for one in self.asked.replies
+            if one.reply_id not in there and (again is None or again == (one.block == "again"))
+        ]  # fmt: skip
 
     def next_start(self) -> int:
         """The number of the next start."""

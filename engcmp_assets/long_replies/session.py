@@ -47,7 +47,8 @@ def measure_serving(
 ) -> Iterator[Done]:
     """Yield those of `serving_steps` that are wanted (default: all), from the store or by running the arm's engine.
 
-    Long replies follow the last repeat of the speed, within its start; before `until_repeat` has brought that there are none.
+    Long replies follow the last repeat of the speed, within its start; before `until_repeat` has brought that there are none. Those of a
+    second time have a start of their own, so that they tell what two launches of one build differ by.
     Raises EngcmpError as `measure_speed`, for a prompt that is not the frozen one, and for an engine that ends: replies that were made
     before stay and are not made again, those that were running are.
     """
@@ -100,7 +101,7 @@ class _Wanted:
         self._replies.add_start(own, 0, engine.facts, gpus_before)
         self._shared = (start, own)
         try:
-            _run(self._replies, own, engine)
+            _run(self._replies, own, engine, again=False)
         except EngcmpError as error:
             self._failure = error
 
@@ -127,8 +128,9 @@ class _Wanted:
             return
         replies = self._replies
         fresh = bool(replies.missing())
-        if fresh:
-            _own_start(replies, self._ready)
+        for again in (False, True):
+            if replies.missing(again=again):
+                _own_start(replies, self._ready, again=again)
         telemetry = samples_of_starts(replies)
         work = prepare(self._session, launch_step(self._session.study), self._arm)
         launched = answer_from_store(work)
@@ -160,21 +162,24 @@ def _launch_in_store(session: Session, arm: ArmKey) -> Done:
     return launched
 
 
-def _own_start(replies: Replies, ready: Ready) -> None:
-    """A start of the engine for the replies that are missing."""
+def _own_start(replies: Replies, ready: Ready, *, again: bool) -> None:
+    """A start of the engine for the replies that are missing: those of a second time (`again`), or all others."""
     with engine_held(replies) as holding:
         start = replies.next_start()
-        replies.work.say(f"{len(replies.missing())} long replies to make: starting {replies.work.arm}, start {start}")
+        count = len(replies.missing(again=again))
+        what = "long replies to make a second time" if again else "long replies to make"
+        replies.work.say(f"{count} {what}: starting {replies.work.arm}, start {start}")
         with watched(replies, start, holding.held) as watch, served(replies, start, holding.labels) as engine:
             replies.add_start(start, 0, engine.facts, watch.before)
             watch.ready(engine.facts)
             ready(engine.facts)
             try:
-                _run(replies, start, engine)
+                _run(replies, start, engine, again=again)
             finally:
                 watch.stopping()
 
 
-def _run(replies: Replies, start: int, engine: Served) -> None:
+def _run(replies: Replies, start: int, engine: Served, *, again: bool) -> None:
     refuse_short_context(replies.work.study, replies.asked, engine.facts)
-    run_stages(replies, Running(start, engine.endpoint, engine.facts, engine.labels, engine.log, engine.unchanged))
+    running = Running(start, engine.endpoint, engine.facts, engine.labels, engine.log, engine.unchanged)
+    run_stages(replies, running, again=again)

@@ -66,11 +66,14 @@ class Running:
     unchanged: Callable[[], None]
 
 
-def run_stages(replies: Replies, running: Running) -> None:
-    """Make every reply that is missing, stage by stage. Raises EngcmpError where the engine ends: what was made before is kept."""
+def run_stages(replies: Replies, running: Running, *, again: bool) -> None:
+    """Make every reply that is missing, stage by stage: those of a second time (`again`), or all others.
+
+    Raises EngcmpError where the engine ends: what was made before is kept.
+    """
     tools = _Tools(replies)
     for stage in replies.asked.stages:
-        asked = [one for one in replies.missing() if one.stage == stage]
+        asked = [one for one in replies.missing(again=again) if one.stage == stage]
         if not asked:
             continue
         replies.work.say(f"stage {stage}: {len(asked)} of {len(replies.asked.of_stage(stage))} replies to make")

@@ -20,6 +20,7 @@ from engcmp_resources.canonical import canonical_bytes
 from engcmp_resources.errors import EngcmpError
 
 REPLIES_VERSION = "1"
+AGAIN_VERSION = "2"  # of the replies that are made a second time: in a start of their own
 STAGES_SCHEMA, TRACES_SCHEMA = "engcmp.reply-stages/1", "engcmp.traces/1"
 REPLIES_FILE, STAGES_FILE, TRACES_FILE, STARTS_FILE = "replies.parquet", "stages.json", "traces.json", "starts.json"
 OTHER_PROMPT = "prompt tokens differ"
@@ -38,8 +39,10 @@ def plan_of(study: Study) -> ReplyPlan:
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
     """The plan as it is asked for. The study is part of it: no other study's measurement is this one's."""
-    plan = plan_of(study).model_dump(mode="json", by_alias=True)
-    return {"study": study.protocol.study, "long_replies": plan, "replies_version": REPLIES_VERSION}
+    plan = plan_of(study)
+    asked = {"study": study.protocol.study, "long_replies": plan.model_dump(mode="json", by_alias=True)}
+    again = {"again_version": AGAIN_VERSION} if any(stage.again for stage in plan.stages) else {}
+    return asked | again | {"replies_version": REPLIES_VERSION}
 
 
 def refuse_other_scenarios(asked: Asked) -> None:

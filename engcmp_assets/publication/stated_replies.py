@@ -18,7 +18,7 @@ IDENTICAL, REPEATED = "reply_identical", "reply_repeated"
 def reply_claim_of(pair: Mapping[str, Any], figure: Figure) -> Claim:
     """The figure as the claim that its sentence makes. Replies are paired by prompt; only identity pairs seeds."""
     wanted = cast(Word, figure["verdict"])
-    floored = "value" in ((figure.get("floor") or {}).get("within_launch") or {})
+    floored = "value" in ((figure.get("floor") or {}).get("across_launches") or {})
     limits: tuple[Limit, ...] = () if floored else ("no floor",)
     limits += ("value only",) if wanted == "not resolved" else ()
     return Claim(

@@ -197,7 +197,7 @@ def test_the_same_build_twice_is_the_floor_of_identity_between_versions() -> Non
     own = figure(found, "reply_repeated")
     assert (own["value"], own["candidate_value"], own["baseline_value"], own["rows"]) == (0.75, 0.75, 1.0, 8)
     between = figure(found, "reply_identical")
-    assert between["value"] == 0 and between["floor"]["within_launch"]["value"] == 0.75
+    assert between["value"] == 0 and between["floor"]["across_launches"]["value"] == 0.75
     assert stage["candidate"]["replies"] == 8  # a second time counts in no other figure
     assert identity_text(stage["identity"]).startswith(
         "same seed: 0 of 8 identical (the same build twice: candidate 3 of 4 identical, baseline 4 of 4 identical)"
@@ -208,5 +208,5 @@ def test_a_build_that_made_its_replies_once_has_no_floor_and_says_so() -> None:
     found = pair(replies(3, False), replies(3, False) + again(replies(3, False)))
     own = figure(found, "reply_repeated")
     assert own["value"] == {"missing": f"{NEW} made no reply of this stage a second time under its seed"}
-    assert "missing" in figure(found, "reply_identical")["floor"]["within_launch"]
+    assert "missing" in figure(found, "reply_identical")["floor"]["across_launches"]
     assert "floor not measured" in identity_text(pair(replies(3, False), replies(3, False))["stages"][0]["identity"])

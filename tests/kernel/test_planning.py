@@ -82,6 +82,9 @@ def test_planned_bytes_are_those_of_the_files_that_a_capture_writes(
 
 def test_light_rows_are_a_small_part_of_full_ones(panels: dict[str, Panel]) -> None:
     assert row_bytes(replace(panels["pa"], keep="light")) < row_bytes(panels["pa"]) / 700
+    assert row_bytes(replace(panels["pa"], reference="none")) == row_bytes(panels["pa"]), (
+        "engines are compared by whole rows"
+    )
 
 
 def test_hours_follow_from_declared_rates(study: Study, panels: dict[str, Panel]) -> None:
@@ -146,7 +149,9 @@ def test_long_replies_are_counted_with_the_length_that_they_may_have(study: Stud
     sampling = {
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": False,
     }  # fmt: skip
-    stages = [{"stage": "L1", "cap_tokens": 100}, {"stage": "L2", "cap_tokens": 1000, "replies_per_kind": 1}]
+    stages: list[dict[str, object]] = [
+        {"stage": "L1", "cap_tokens": 100, "again": 2}, {"stage": "L2", "cap_tokens": 1000, "replies_per_kind": 1}
+    ]  # fmt: skip
     plan = ReplyPlan.model_validate(
         {
             "kinds": ["code", "prose"],
@@ -158,9 +163,12 @@ def test_long_replies_are_counted_with_the_length_that_they_may_have(study: Stud
         }
     )
     rates = EngineRates(basis="made up", start_s=0, prefill_tok_s=1, decode_tok_s={"4": 3600 / 3600})
-    last = planned(study.protocol.model_copy(update={"long_replies": plan}), panels, rates)[-1]
-    assert (last.mode, last.requests, last.output_tokens) == ("replies", 18, 16 * 100 + 2 * 1000)
-    assert last.hours == pytest.approx(1.0)
+    first, second = planned(study.protocol.model_copy(update={"long_replies": plan}), panels, rates)[-2:]
+    assert (first.mode, first.requests, first.output_tokens) == ("replies", 18, 16 * 100 + 2 * 1000)
+    assert first.hours == pytest.approx(1.0)
+    assert (second.mode, second.number, second.requests, second.output_tokens) == ("replies", 2, 4, 4 * 100)
+    plan = plan.model_copy(update={"stages": [one.model_copy(update={"again": 0}) for one in plan.stages]})
+    assert planned(study.protocol.model_copy(update={"long_replies": plan}), panels, rates)[-1] == first
 
 
 def test_hours_of_an_arm_say_whose_rates_they_are_worked_out_at(study: Study, panels: dict[str, Panel]) -> None:

@@ -56,6 +56,12 @@ def both(tmp_path_factory: pytest.TempPathFactory, measured_home: Path) -> tuple
     return _prepared(replying_study(root, measured_home, further=speed_table(requests=2, repeats=2)))
 
 
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory, measured_home: Path) -> tuple[TinyStudy, int]:
+    root = tmp_path_factory.mktemp("replies") / "twice"
+    return _prepared(replying_study(root, measured_home, again=1, further=speed_table(requests=2, repeats=1)))
+
+
 def _prepared(made: tuple[TinyStudy, int]) -> tuple[TinyStudy, int]:
     with pytest.MonkeyPatch.context() as patch:
         Here(made[0], patch).inputs()
@@ -356,6 +362,40 @@ def test_speed_and_replies_share_one_start_and_speed_survives_a_failure_of_the_r
     ]
     assert len(json.loads(here.output(again[0], "starts.json").read_bytes())) == 2
     assert len(json.loads(here.output(again[2], "starts.json").read_bytes())) == 1, "that of the last repeat"
+
+
+def test_what_is_made_a_second_time_has_a_launch_of_its_own_and_is_the_same_request(
+    twice: tuple[TinyStudy, int], served: Open
+) -> None:
+    here, start = served(twice)
+    start()
+    killed = False
+
+    def stop_before_the_second(text: str) -> None:
+        nonlocal killed
+        if "to make a second time" in text and not killed:
+            killed = True
+            raise KeyboardInterrupt
+
+    here.on_say = stop_before_the_second
+    with pytest.raises(KeyboardInterrupt):
+        here.measure()
+    (journal,) = (here.tiny.home / "scratch").glob("replies-*/journal.jsonl")
+    kept = [one["row"] for one in read_journal(journal) if one["kind"] == "reply"]
+    assert {row["block"] for row in kept} == {"long"} and len(kept) == 6
+    made = here.measure()[-1]
+    rows = here.rows(made)
+    assert all(rows[row["reply_id"]]["started_at_ns"] == row["started_at_ns"] for row in kept), "none is made again"
+    again = {name: row for name, row in rows.items() if row["block"] == "again"}
+    assert set(again) == {"again-L1/code-1/1", "again-L1/prose-1/1"}
+    for name, row in again.items():
+        first = rows[name.removeprefix("again-")]
+        assert row["start"] > first["start"], "two launches of one build"
+        for same in ("prompt_sha256", "seed", "cap_tokens", "item"):
+            assert row[same] == first[same]
+    starts = json.loads(here.output(made, "starts.json").read_bytes())
+    assert {row["start"] for row in rows.values()} == {one["start"] for one in starts} and len(starts) == 2
+    assert checks_of(made)["plan_followed"]
 
 
 def test_with_turns_the_replies_wait_for_the_last_one(both: tuple[TinyStudy, int], served: Open) -> None:
