@@ -90,7 +90,7 @@ class ArmRows:
         panel = self.panel
         if panel.keep == "light":
             return read_light(path, window, vocab=panel.vocab).argmax
-        if panel.reference == "full":
+        if panel.reference != "topk":
             return np.asarray(read_full(path, window, vocab=panel.vocab).argmax(axis=1), dtype=np.int64)
         return np.asarray(read_kept(path, window, vocab=panel.vocab, k=panel.top_k or 0).argmax, dtype=np.int64)
 

@@ -132,7 +132,7 @@ def _kept(
         elif panel.keep == "light":
             where = f"{capture.work.arm}, window {window.window_id}"
             write_light(path, window, light_of(taken[indices], window.next_tokens, where=where))
-        elif panel.reference == "full":
+        elif panel.reference != "topk":
             write_full(path, window, taken[indices])
         else:
             rows = taken[indices]

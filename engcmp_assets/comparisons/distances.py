@@ -65,7 +65,7 @@ def distances(first: Captured, run: str, second: Captured, other: str) -> dict[s
     """
     panel = first.panel
     measure = (
-        "kl_pair20" if panel.keep == "light" else "kl_pair_full" if panel.reference == "full" else "kl_pair_coarse"
+        "kl_pair20" if panel.keep == "light" else "kl_pair_coarse" if panel.reference == "topk" else "kl_pair_full"
     )
     kl = [
         _window_kl(first.panel, window, first.file(run, window), second.file(other, window))
@@ -113,7 +113,7 @@ def _window_kl(panel: Panel, window: Window, first: Path, second: Path) -> Float
     if panel.keep == "light":
         light = [read_light(path, window, vocab=panel.vocab) for path in (first, second)]
         return pair_kl20(light[0], light[1], where=where)[0]
-    if panel.reference == "full":
+    if panel.reference != "topk":
         one, two = (read_full(path, window, vocab=panel.vocab) for path in (first, second))
         return pair_kl(one, two, where=where, jobs=usable_cores())
     a, b = (read_kept(path, window, vocab=panel.vocab, k=panel.top_k or 0) for path in (first, second))

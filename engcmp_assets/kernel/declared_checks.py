@@ -215,8 +215,12 @@ def _panels(protocol: Protocol) -> Iterator[Fault]:
         field = f"panels.{name}"
         if (plan.rows == "stated") != (plan.external is not None):
             yield f"{field}.rows", "is `stated` with a table external, and only there", _MEND
-        if plan.reference == "none" and plan.external is None:
-            yield f"{field}.reference", "is none, and the panel has no external source", "name a reference"
+        if plan.reference == "none" and plan.keep == "light":
+            yield (
+                f"{field}.keep",
+                "is light, and the panel has no reference: engines are compared by whole rows",
+                "keep rows",
+            )
         if plan.external is None:
             continue
         if plan.external.source not in protocol.sources:

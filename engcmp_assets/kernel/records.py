@@ -108,7 +108,7 @@ class Panel:
     @property
     def keeps_raw(self) -> bool:
         """Whether an engine's raw rows are kept."""
-        return self.keep == "rows" and self.reference == "full"
+        return self.keep == "rows" and self.reference != "topk"
 
     @property
     def rows(self) -> int:

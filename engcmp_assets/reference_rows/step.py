@@ -65,11 +65,11 @@ def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:
 def make(work: Work) -> Made:
     """One forward pass over all windows; what each panel keeps of a window becomes a file of its own.
 
-    Published rows are taken as they are.
+    Published rows are taken as they are. A panel without a reference has none.
     """
-    every = [work.study.panel(name) for name in work.study.protocol.panels]
+    every = [work.study.panel(name) for name, plan in work.study.protocol.panels.items() if plan.reference != "none"]
     panels = [one for one in every if work.study.protocol.panels[one.panel].external is None]
-    published = [one for one in every if work.study.protocol.panels[one.panel].external and one.reference != "none"]
+    published = [one for one in every if work.study.protocol.panels[one.panel].external]
     runs = {one.window_id: one for one in passes(panels)}
     products: list[Product] = []
     table: Table = {column.name: [] for column in COLUMNS}

@@ -13,6 +13,7 @@ from engcmp_assets.kernel.measures import (
     LIGHT_TOPK_ROW_MEASURES,
     ROW_MEASURES,
     TOPK_ROW_MEASURES,
+    WITHOUT_REFERENCE,
 )
 from engcmp_assets.kernel.names import captured_rows, scored_rows
 from engcmp_assets.kernel.plots import survival
@@ -64,6 +65,7 @@ TOPK_COLUMNS = (
     _ENGINE_TOP,
     _RAW,
 )
+ALONE_COLUMNS = (*_BEFORE, *(measure_column(name) for name in WITHOUT_REFERENCE), _ENGINE_TOP, _RAW)
 LIGHT_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
 LIGHT_TOPK_COLUMNS = (*_BEFORE, *(measure_column(name) for name in LIGHT_TOPK_ROW_MEASURES), _ENGINE_TOP, _LIGHT_RAW)
 Table = dict[str, list[Any]]
@@ -74,7 +76,7 @@ def columns_of(panel: Panel | PanelPlan) -> tuple[Column, ...]:
     """The columns of a panel's scored rows."""
     if panel.keep == "light":
         return LIGHT_COLUMNS if panel.reference == "full" else LIGHT_TOPK_COLUMNS
-    return COLUMNS if panel.reference == "full" else TOPK_COLUMNS
+    return {"full": COLUMNS, "topk": TOPK_COLUMNS, "none": ALONE_COLUMNS}[panel.reference]
 
 
 def parameters(study: Study, _arm: ArmKey | None) -> Mapping[str, Any]:

@@ -16,7 +16,13 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from engcmp_assets.kernel.light_measures import score_light, score_light_topk
-from engcmp_assets.kernel.measures import LIGHT_ROW_MEASURES, LIGHT_TOPK_ROW_MEASURES, ROW_MEASURES, TOPK_ROW_MEASURES
+from engcmp_assets.kernel.measures import (
+    LIGHT_ROW_MEASURES,
+    LIGHT_TOPK_ROW_MEASURES,
+    ROW_MEASURES,
+    TOPK_ROW_MEASURES,
+    WITHOUT_REFERENCE,
+)
 from engcmp_assets.kernel.names import captured_rows
 from engcmp_assets.kernel.records import Panel, Window
 from engcmp_assets.kernel.row_measures import score_rows
@@ -88,7 +94,9 @@ def _part_key(work: Work, panel: Panel, window: Window, run: str) -> str:
         {
             "scores": work.step.versions(), "panel": [panel.reference, panel.keep, panel.vocab, panel.top_k],
             "window": [window.window_id, window.tokens_sha256, list(window.positions), list(window.next_tokens)],
-            "reference": _digest(work, "reference_rows", output_name(panel.panel, window.window_id)),
+            "reference": None
+            if panel.reference == "none"
+            else _digest(work, "reference_rows", output_name(panel.panel, window.window_id)),
             "engine": _digest(work, captured_rows(panel.panel), f"rows/{run}/{window.window_id}"),
         }
     )  # fmt: skip
@@ -101,7 +109,7 @@ def _digest(work: Work, artifact: str, name: str) -> str:
 def _scored(work: Work, panel: Panel, window: Window, run: str) -> Scores:
     if panel.keep == "light":
         return _score_light(work, panel, window, run)
-    return (_score_full if panel.reference == "full" else _score_topk)(work, panel, window, run)
+    return {"full": _score_full, "topk": _score_topk, "none": _score_alone}[panel.reference](work, panel, window, run)
 
 
 def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
@@ -109,6 +117,16 @@ def _score_full(work: Work, panel: Panel, window: Window, run: str) -> Scores:
     where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
     scores = score_rows(reference, engine, window.next_tokens, where=where, jobs=usable_cores())
     return {name: np.asarray(getattr(scores, name)) for name in _FULL}
+
+
+def _score_alone(work: Work, panel: Panel, window: Window, run: str) -> Scores:
+    """What an engine's rows say without a reference: of their distance nothing."""
+    engine = read_full(
+        work.file(captured_rows(panel.panel), f"rows/{run}/{window.window_id}"), window, vocab=panel.vocab
+    )
+    where = f"{work.arm}, panel {panel.panel}, run {run}, window {window.window_id}"
+    scores = score_rows(engine, engine, window.next_tokens, where=where, jobs=usable_cores())
+    return {name: np.asarray(getattr(scores, name)) for name in (*WITHOUT_REFERENCE, "engine_top_id")}
 
 
 def _score_topk(work: Work, panel: Panel, window: Window, run: str) -> Scores:
