@@ -229,7 +229,8 @@ def _give_up(folder: Path, lock: Path, descriptor: int, owner: int) -> None:
     if owner != os.getpid():
         return  # a forked child: the folder is its parent's
     _remove(folder)
-    lock.unlink(missing_ok=True)
+    with suppress(OSError):  # a disk that has become read-only keeps it; without a holder it is a dead one's
+        lock.unlink(missing_ok=True)
     os.close(descriptor)
 
 

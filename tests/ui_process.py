@@ -80,7 +80,7 @@ def running_ui(home: Path, *flags: str) -> Iterator[Ui]:
     assert shell.stdout is not None
     ui = Ui(url, int(shell.stdout.readline()), home, log, shell)
     try:
-        wait_for(lambda: "The UI is open" in log.read_text() or shell.poll() is not None, 120, log.read_text)
+        wait_for(lambda: "The UI is open" in log.read_text() or shell.poll() is not None, 240, log.read_text)
         assert shell.poll() is None, log.read_text()
         yield ui
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from engcmp_assets.kernel.names import LAUNCH
@@ -29,7 +29,6 @@ def refusal_kept(session: Session, arm: ArmKey, *, of: str = LAUNCH, measured: b
     try:
         yield
     except EngcmpError as error:
-        make_folder(path.parent)
         what = error.what.removeprefix(f"study {study}: ").removeprefix(f"arm {arm}").removeprefix(":").strip()
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         words: dict[str, Any] = {
@@ -42,7 +41,9 @@ def refusal_kept(session: Session, arm: ArmKey, *, of: str = LAUNCH, measured: b
         }
         if isinstance(error, UnfitMachine):
             words["unfit"] = _circumstances(session)
-        replace_visible(path, canonical_bytes(words))
+        with suppress(OSError, EngcmpError):  # a disk that refused the work may refuse this too
+            make_folder(path.parent)
+            replace_visible(path, canonical_bytes(words))
         raise
     if measured and (kept := last_refusal(session.store.home, study, arm.folder)) and kept.of in (of, None):
         path.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -29,14 +28,13 @@ from cut import (
     windows_of,
 )
 from homes import STUDY, current_receipt, engcmp, kill, start_engcmp, verified
+from moments import OF_COMMAND, SEED
 from running import Running
 
 from engcmp_resources.store import Store
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftover processes in /proc")
 
-MOMENTS = int(os.environ.get("ENGCMP_CHAOS_MOMENTS", "8"))  # `make chaos`: 50
-SEED = int(os.environ.get("ENGCMP_CHAOS_SEED", "20261129"))
 RUN = ("run", STUDY, "--arm", A, "--arm", B)
 # A line that tells how far some work is, or that an engine is being started.
 PROGRESS = re.compile(r"\d+/\d+ (rows|windows|pairs|bytes)|launch \d+/\d+")
@@ -51,12 +49,12 @@ def cut_home(measured_home: Path, tmp_path: Path) -> Path:
 
 def moments(draw: random.Random) -> Iterator[tuple[re.Pattern[str], float]]:
     """What is waited for, and how long then: the first word and at once for one in five, else into the work."""
-    for _ in range(MOMENTS):
+    for _ in range(OF_COMMAND):
         at_once = draw.random() < 0.2
         yield (re.compile("."), 0.0) if at_once else (PROGRESS, draw.uniform(0.3, 4.0))
 
 
-@pytest.mark.timeout(300 + 60 * MOMENTS)
+@pytest.mark.timeout(300 + 60 * OF_COMMAND)
 def test_a_run_killed_at_any_moment_ends_in_the_same_results_and_captures_nothing_twice(
     cut_home: Path, measured_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +63,7 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_results_and_captures_nothin
     watch.skip_what_is_there()
     known: dict[str, list[tuple[int, str, int]]] = {}
     with capsys.disabled():
-        print(f"\n[chaos: seed {SEED}, {MOMENTS} moments]")
+        print(f"\n[chaos: seed {SEED}, {OF_COMMAND} moments]")
     for number, (pattern, delay) in enumerate(moments(random.Random(SEED)), start=1):
         run = Running(cut_home, *RUN)
         if run.wait_for(pattern):
@@ -91,7 +89,7 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_results_and_captures_nothin
     assert_whole(cut_home, measured_home, known)
     with capsys.disabled():
         starts = {arm: len(set().union(*captured(cut_home, arm).values())) for arm in (A, B)}
-        print(f"[chaos: {MOMENTS} kills in {seconds:.0f} s, {time.monotonic() - began:.0f} s in all; {completed} runs "
+        print(f"[chaos: {OF_COMMAND} kills in {seconds:.0f} s, {time.monotonic() - began:.0f} s in all; {completed} runs "
               f"came to their end; {sum(map(len, known.values()))} windows were journalled before a kill; starts: {starts}]")  # fmt: skip
 
 
