@@ -1,4 +1,4 @@
-"""The disk becomes full while a run captures: told in one line, and the next run goes on where it was cut.
+"""The disk becomes full, or the results read-only, while a run captures: told in one line, and the next run goes on where it was cut.
 
 The engines are simulators over HTTP that run already. It needs the right to mount.
 """
@@ -47,7 +47,7 @@ def mounted(tmp_path: Path, measured_home: Path) -> Iterator[Servers]:
         yield servers
     finally:
         servers.stop()
-        for folder in (servers.tiny.home, disk):
+        for folder in (servers.tiny.home / "dagster", servers.tiny.home, disk):
             if folder.is_mount():
                 subprocess.run([UMOUNT, str(folder)], check=True)
 
@@ -108,4 +108,25 @@ def test_a_disk_that_becomes_full_in_a_capture_is_told_and_the_next_run_goes_on(
     done = cut(servers, fill)
     assert_one_clear_line(done, "the disk is full", "free space and start again")
     filler.unlink()
+    assert_goes_on(servers)
+
+
+@pytest.mark.timeout(600)
+def test_results_that_become_read_only_in_a_capture_are_told_and_the_next_run_goes_on(mounted: Servers) -> None:
+    """As a file system does that found an error in itself. Dagster's own log lies elsewhere: it has a file open all the time."""
+    servers, home, log = mounted, mounted.tiny.home, mounted.tiny.root / "log"
+    servers.start("ours", timing=SLOW)
+    servers.start("rival")
+    for folder in (log, home / "dagster"):
+        folder.mkdir()
+    mount("--bind", str(log), str(home / "dagster"))
+
+    def read_only() -> None:
+        # Above the same folder, since the run's own locks are open for writing in the mount below.
+        mount("--rbind", str(home), str(home))
+        mount("-o", "remount,ro,bind", str(home))
+
+    done = cut(servers, read_only)
+    assert_one_clear_line(done, "ead-only", str(home))
+    subprocess.run([UMOUNT, "--recursive", str(home)], check=True)
     assert_goes_on(servers)
