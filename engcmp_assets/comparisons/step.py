@@ -425,7 +425,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="8",
+        version="9",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use(LAUNCH, "every arm", ("spec.json", "starts.json")),

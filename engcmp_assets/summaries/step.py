@@ -241,7 +241,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("numpy", "json"),
-        version="2",
+        version="3",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use("sources", "arm", lambda study, arm: (checkpoint_output(study.protocol, arm),)),
