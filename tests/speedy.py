@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from tiny import BASE_ARM, SPEED_BLOCK, TINY, TinyStudy, make_tiny
 from engcmp_assets.kernel.protocol import Protocol, parse_protocol
 
 MODEL, VOCAB = "sim/model", 49_152
-CELLS = ("code-24-c1", "code-24-c2")
+SPEED_TOKENS = 24  # of each prompt of the speed block
+CELLS = (f"code-{SPEED_TOKENS}-c1", f"code-{SPEED_TOKENS}-c2")
 SPEED = """# ---------------------------------------------------------------- Block T: how fast
 [throughput]
 kinds = ["code"]
-prompt_tokens = [24]
-concurrency = [1, 2]
+prompt_tokens = [{tokens}]
+concurrency = {concurrency}
 requests = {requests}
 output_tokens = 6
 warmup = 1
@@ -100,8 +101,10 @@ def speed_table(
     each: bool = True,
     startup: bool = False,
     rate: float = 0,
+    concurrency: Sequence[int] = (1, 2),
 ) -> str:
-    table = SPEED.format(requests=requests, repeats=repeats, seconds=seconds, each=str(each).lower())
+    counts = {"requests": requests, "repeats": repeats, "seconds": seconds, "concurrency": list(concurrency)}
+    table = SPEED.format(tokens=SPEED_TOKENS, each=str(each).lower(), **counts)
     opened = f'[throughput.open_loop]\nrates_per_s = [{rate}]\narrival = "constant"\n\n' if rate else ""
     return table + opened + (STARTUP if startup else "")
 

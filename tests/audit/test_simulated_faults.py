@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from homes import CHECKOUT, STUDY, quiet
 from ports import free_port
+from speedy import MODEL, SPEED_TOKENS, VOCAB, speed_table
 from tiny import TINY, TinyStudy, make_tiny
 
 from engcmp_assets.audit.battery import audit
@@ -24,11 +25,15 @@ from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.kernel.study import load_study
 from tests.simulator.running import running_simulator
 
-VOCAB, MODEL = 49_152, "sim/model"
 RULE = "# ---------------------------------------------------------------- "
 FAULTS = {"plain": (), "same": (), "stale": ("cache_always_hits", "logprobs_stale", "cache_hidden")}
 """Each arm's server and what is wrong with its answers to the study's prompts; what is wrong from its start on is refused at the launch."""
-PLANTS = {("another prompt", "q4_0/stale@v1, panel pl"), ("restarts", "q4_0/same@v1"), ("near-copies", "panel pl")}
+MISCOUNTED = {"name": "usage_wrong", "completion": 0, "prompt": 1, "at": {"prompt_tokens": SPEED_TOKENS}}
+"""What is wrong with the stale arm's answers to prompts of the speed block: each is counted as one token longer than it was sent."""
+PLANTS = {
+    ("another prompt", "q4_0/stale@v1, panel pl"), ("restarts", "q4_0/same@v1"), ("near-copies", "panel pl"),
+    ("inputs", "pair stale-vs-plain"),
+}  # fmt: skip
 ENGINE = """[engines.{name}]
 kind = "external"
 label = "{name}, simulated"
@@ -72,11 +77,12 @@ def planted_study(root: Path, measured_home: Path, ports: dict[str, int]) -> Tin
     path = tiny.folder / "protocol.toml"
     text = path.read_text(encoding="utf-8")
     engines = "".join(ENGINE.format(name=name, port=port) for name, port in ports.items())
-    pairs = PAIR.format(name="same")
+    pairs = "".join(PAIR.format(name=name) for name in ("same", "stale"))
+    speed = speed_table(requests=1, repeats=1, concurrency=[1])
     for begin, end, new in (
         ("[engines.llamacpp]\n", f"{RULE}what is measured", engines),
         ("# A panel is windows", f"{RULE}how it is judged", PANEL),
-        ("[[comparisons]]", f"{RULE}what comes later", pairs),
+        ("[[comparisons]]", f"{RULE}what comes later", pairs + speed),
         ("# Where new versions of the engine appear", "[limits]", ""),
     ):
         text = text[: text.index(begin)] + new + text[text.index(end) :]
@@ -95,6 +101,7 @@ def captured(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     tiny = planted_study(root / "study", measured_home, ports)
     prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())["windows"]
     lengths = [len(one["tokens"]) for one in prompts]
+    assert SPEED_TOKENS not in lengths, "what is miscounted there is refused by the capture"
     known = root / "known.json"
     texts = {
         (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
@@ -112,7 +119,8 @@ def captured(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             done = tiny.run("run", TINY, "--arm", "q4_0/same@v1")
             assert done.returncode == 1, done.stderr[-2000:]
         for name, faults in FAULTS.items():
-            serve(stack, name, *({"name": fault, "at": {"prompt_tokens": lengths}} for fault in faults))
+            rows = [{"name": fault, "at": {"prompt_tokens": lengths}} for fault in faults]
+            serve(stack, name, *rows, *([MISCOUNTED] if name == "stale" else []))
         done = tiny.run("run", TINY)
         assert done.returncode == 0, done.stderr[-4000:]
         yield tiny
@@ -128,3 +136,9 @@ def audited(tiny: TinyStudy) -> Report:
 def test_each_fault_of_the_servers_is_found_and_nothing_else(captured: TinyStudy) -> None:
     report = audited(captured)
     assert {(one.check, one.about) for one in report.found} == PLANTS
+    assert len(report.found) == len(PLANTS)
+    (inputs,) = (one for one in report.found if one.check == "inputs")
+    told = f"1 of 1 requests have other prompt tokens .*: {SPEED_TOKENS + 1} and {SPEED_TOKENS}"
+    assert inputs.outcome == "corrected" and re.fullmatch(told, inputs.what)
+    (looked,) = (one for one in report.checks if one.check == "inputs")
+    assert looked.looked_at == f"{len(FAULTS)} requests of the speed block"
