@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from homes import CHECKOUT, Q4, STUDY, Here, assert_one_clear_line, current_receipt, engcmp, output_file, start_engcmp
+from homes import (
+    CHECKOUT,
+    EVERY_ARM,
+    Q4,
+    STUDY,
+    Here,
+    assert_one_clear_line,
+    current_receipt,
+    engcmp,
+    output_file,
+    start_engcmp,
+)
 from safetensors import safe_open
 
 from engcmp_assets.commands.reference import read_windows
@@ -72,7 +83,10 @@ def test_rows_are_the_study_s_own_at_the_panel_s_positions_and_the_library_reads
             output_file(measured_home, receipt, f"rows/pa/{name}"), window_id=name, tokens_sha256=window["tokens_sha256"],
             positions=kept, vocab=VOCAB,
         )  # fmt: skip
-        assert logits[kept].tobytes() == stored.logits.tobytes()
+        if EVERY_ARM:
+            assert logits[kept].tobytes() == stored.logits.tobytes()
+        else:  # without AVX-512 a row is rounded by its place in a product: see test_reference_engine
+            np.testing.assert_allclose(logits[kept], stored.logits, rtol=0, atol=2e-4)
 
 
 def test_a_window_longer_than_the_engine_s_context_and_one_of_two_tokens(
@@ -104,6 +118,11 @@ def test_ctrl_c_leaves_no_half_file_and_what_was_complete(measured_home: Path, t
     while time.monotonic() < until and not (out / "w4.safetensors").exists() and process.poll() is None:
         time.sleep(0.02)
     assert (out / "w4.safetensors").exists(), "it never got so far"
+    waits = Path(
+        f"/proc/{process.pid}/wchan"
+    )  # what the process sleeps in: then it is within the writing of the sixth window
+    while time.monotonic() < until and waits.exists() and waits.read_text() != "wait_for_partner":
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

