@@ -237,7 +237,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("json", "html"),
-        version="11",
+        version="12",
         uses=(
             Use("frozen_protocol", "study", ()),
             Use("summaries", "every arm", ("summary.json",)),

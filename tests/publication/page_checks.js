@@ -1,4 +1,5 @@
-// What a page must hold by its computed styles: nothing wider than the window, contrast of texts (WCAG 1.4.3) and of marks (1.4.11).
+// What a page must hold by its computed styles: nothing wider than the window, no table cut off, squeezed or empty, no line through words,
+// contrast of texts (WCAG 1.4.3) and of marks (1.4.11).
 () => {
   const faults = [];
   const wide = document.scrollingElement.scrollWidth - window.innerWidth;
@@ -12,6 +13,29 @@
     const card = badge.closest("tr, li, p, td, .answer");
     const beyond = card ? badge.getBoundingClientRect().right - card.getBoundingClientRect().right : 0;
     if (beyond > 0.5) faults.push(`a badge ends ${beyond.toFixed(1)} px beyond its card: ${badge.textContent}`);
+  }
+  for (const table of document.querySelectorAll(".scroll > table")) {
+    const called = table.caption.textContent.trim().slice(0, 60);
+    const holder = table.parentElement;
+    if (!table.querySelector("tbody tr")) faults.push(`a table without a line: ${called}`);
+    if (window.innerWidth < 1120 || getComputedStyle(table).display !== "table") continue;
+    const hidden = holder.scrollWidth - holder.clientWidth;
+    if (hidden > 1) faults.push(`a table of which ${hidden} px are out of sight: ${called}`);
+    const narrow = [...table.querySelectorAll("tbody td")].find((cell) => {
+      const lines = cell.clientHeight / parseFloat(getComputedStyle(cell).lineHeight);
+      const words = cell.lastElementChild.getBoundingClientRect().height / parseFloat(getComputedStyle(cell).lineHeight);
+      return words > 9 && lines > 9 && cell.clientWidth < 160;
+    });
+    if (narrow) faults.push(`a cell squeezed to ${narrow.clientWidth} px: ${called}: ${narrow.textContent.trim().slice(0, 80)}`);
+  }
+  for (const plot of document.querySelectorAll("svg.plot")) {
+    const lines = [...plot.querySelectorAll(".zero")].map((one) => one.getBoundingClientRect());
+    for (const text of plot.querySelectorAll("text")) {
+      const [box, style] = [text.getBoundingClientRect(), getComputedStyle(text)];
+      const crossed = lines.some((one) => one.left > box.left && one.left < box.right && one.top < box.bottom && one.bottom > box.top);
+      const shielded = style.paintOrder.startsWith("stroke") && style.stroke !== "none";
+      if (crossed && !shielded) faults.push(`a line through the words ${text.textContent}`);
+    }
   }
   const parsed = (text) => {
     const parts = text.match(/[\d.]+/g);

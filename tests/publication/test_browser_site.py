@@ -1,4 +1,7 @@
-"""The site on paper and to a screen reader, in a real browser: the sheet that is printed, the accessibility tree, the keyboard."""
+"""The site on paper and to a screen reader, in a real browser: the sheet that is printed, the accessibility tree, the keyboard.
+
+Pages with figures at context lengths are looked at on the screen here too: no measured study of the tests has any.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import pytest
 from planted_gaps import planted_gap
 from playwright.sync_api import Page, sync_playwright
 from test_gap_pages import launched, summary_with
-from test_site import CHROMIUM, FLAGS, PAGES, Site, measured, with_replies
+from test_length_pages import page as page_with_lengths
+from test_site import CHROMIUM, FLAGS, LOOKS, PAGES, Site, look_at, measured, with_replies
 
 from engcmp_assets.publication.site.site import render_site
 
@@ -24,16 +28,28 @@ Node = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def pages(measured: Site, with_replies: Site, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Every page of the demo's site, those on replies of a site that has some, a gap's settings, and a trace."""
+    """Every page of the demo's site, those on replies of a site that has some, a gap's settings, figures at lengths, and a trace."""
     folder, gap = tmp_path_factory.mktemp("sites"), summary_with(planted_gap(0.05))
     sites = {"measured": measured[2], "replies": with_replies[2], "gap": render_site(gap, launched(gap))}
-    for name, site in sites.items():
-        for path, data in site.items():
-            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name / path).write_bytes(data)
+    for name, site in (sites | {"lengths": page_with_lengths()[1]}).items():
+        written(site, folder / name)
     traces = sorted((folder / "measured" / "trace").glob("*.html"))[:1]
     own = [folder / "replies" / f"{name}.html" for name in ("tools", "thinking", "long-tasks")]
-    return [*(folder / "measured" / f"{name}.html" for name in PAGES), *own, folder / "gap" / "settings.html", *traces]
+    own += [folder / "gap" / "settings.html", folder / "lengths" / "precision.html"]
+    return [*(folder / "measured" / f"{name}.html" for name in PAGES), *own, *traces]
+
+
+def written(site: dict[str, bytes], folder: Path) -> Path:
+    for path, data in site.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def lengths(tmp_path: Path) -> Path:
+    """The site whose figures are at context lengths too."""
+    return written(page_with_lengths()[1], tmp_path / "lengths")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +80,33 @@ def test_the_printed_file_has_sheets_of_one_size(pages: list[Path], browser: Pag
         sheets = re.findall(rb"/MediaBox \[([^\]]*)\]", printed)
         assert printed.startswith(b"%PDF") and sheets and len(set(sheets)) == 1, path.name
         assert re.findall(rb"/Count (\d+)", printed), path.name
+
+
+def test_figures_at_lengths_are_seen_whole_wide_and_narrow_dark_and_light(lengths: Path, browser: Page) -> None:
+    browser.emulate_media(media="screen")
+    traces = sorted((lengths / "trace").glob("*.html"))
+    assert len(traces) == 3  # two arms and their pair
+    look_at(browser, lengths.parent, [lengths / "precision.html", lengths / "index.html", *traces])
+
+
+def test_a_table_cut_off_squeezed_or_empty_and_a_line_through_words_are_found(lengths: Path, browser: Page) -> None:
+    browser.set_viewport_size({"width": 1280, "height": 900})
+    browser.emulate_media(media="screen", color_scheme="light")
+    browser.goto((lengths / "precision.html").as_uri())
+    assert browser.evaluate(LOOKS.read_text("utf-8")) == []
+    browser.add_style_tag(
+        content=".drawing.wide > * { flex-basis: 0 !important } .drawing { flex-wrap: nowrap !important }"
+        ".plot text { paint-order: normal !important }"
+    )
+    browser.evaluate("document.querySelectorAll('tbody')[1].replaceChildren()")
+    found = "\n".join(browser.evaluate(LOOKS.read_text("utf-8")))
+    for words in (
+        "px are out of sight: Differences of",
+        "a cell squeezed to",
+        "a table without a line: The other measures",
+    ):
+        assert words in found, found
+    assert "a line through the words 8-16K" in found, found
 
 
 def tree_of(browser: Page) -> list[Node]:

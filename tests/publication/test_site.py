@@ -317,8 +317,12 @@ def browser_page() -> Iterator[Page]:
 
 
 def test_in_a_browser_nothing_overflows_is_too_pale_or_asks_the_network(folder: Path, browser_page: Page) -> None:
+    look_at(browser_page, folder, sorted(folder.rglob("*.html")))
+
+
+def look_at(page: Page, folder: Path, paths: list[Path]) -> None:
     """Every page at two widths and in both schemes, by the styles that the browser computed."""
-    page, said, asked = browser_page, [], []
+    said, asked = list[str](), list[str]()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
@@ -326,7 +330,7 @@ def test_in_a_browser_nothing_overflows_is_too_pale_or_asks_the_network(folder: 
     for width, scheme in SIZES:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        for path in sorted(folder.rglob("*.html")):
+        for path in paths:
             of_traces = path.parent.name == "trace"
             if of_traces and (width, scheme) not in SIZES[:2]:
                 continue

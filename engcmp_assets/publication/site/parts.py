@@ -10,10 +10,17 @@ from engcmp_assets.publication.claims import compares_paths, declared_interval, 
 from engcmp_assets.publication.formats import format_interval, format_measured, reason
 from engcmp_assets.publication.site.book import Book, Figure
 from engcmp_assets.publication.site.charts import dots
-from engcmp_assets.publication.site.pieces import Block, Chart, Fig, Items, Line, Name, Piece, Row, Table
-from engcmp_assets.publication.site.shown import bound_piece, dot, floor_piece, groups_of, verdict_piece
-
-_COLOURS = {"resolved": 0, "not resolved": 3, "baseline-dependent": 1, "bit-identical": 2}
+from engcmp_assets.publication.site.pieces import Block, Chart, Fig, Items, Line, Name, Para, Piece, Row, Table
+from engcmp_assets.publication.site.shown import (
+    bound_piece,
+    dot,
+    floor_piece,
+    group_key,
+    groups_of,
+    verdict_dot,
+    verdict_key,
+    verdict_piece,
+)
 
 
 def by_content(book: Book, panel: str, names: Sequence[str]) -> Iterator[Block]:
@@ -43,27 +50,29 @@ def by_content(book: Book, panel: str, names: Sequence[str]) -> Iterator[Block]:
             dots(rows),
             "A dot for each arm in each kind of content; the table below has the same numbers.",
             Table(title, ("Arm", *(Name(one.removeprefix(BLOCK)) for one in populations)), lines),
+            group_key(colours),
         )
 
 
 def by_length(book: Book, panel: str, measures: Sequence[str], distances: Sequence[str]) -> Iterator[Block]:
-    """Where the protocol declares looks at context lengths: each measure of every arm at each length, the differences of every pair there,
-    and which lengths are one kind of content and so say nothing of length.
+    """Where the protocol declares looks at context lengths: each measure of every arm at each length, the differences of every pair there;
+    before them, which lengths are one kind of content and so say nothing of length.
     """
     found = dict.fromkeys(one["population"] for arm in book.arms for one in arm["figures"] if one["panel"] == panel)
     for kind, words in (("length", "by context length"), ("both", "by kind of content at each context length")):
         populations = [one for one in found if _kind(one) == kind]
         if not populations:
             continue
+        place = ("evidence", "protocol", "panels", panel, "confounded")
+        if kind == "length" and (said := book.evidence["protocol"]["panels"][panel].get("confounded")):
+            yield Para("Not every length can be told apart from a kind of content:")
+            yield Items([book.quote(*place, at) for at in range(len(said))])
         for name in measures:
             yield _of_arms(book, panel, name, populations, words, drawn=name in distances)
         for name in measures:
             chart = _of_pairs(book, panel, name, populations, words, drawn=name in distances)
             if chart is not None:
                 yield chart
-        place = ("evidence", "protocol", "panels", panel, "confounded")
-        if kind == "length" and (said := book.evidence["protocol"]["panels"][panel].get("confounded")):
-            yield Items([book.quote(*place, at) for at in range(len(said))])
 
 
 def _kind(population: str) -> str | None:
@@ -104,7 +113,8 @@ def _of_arms(
     drawing = dots(
         [dot(f"{population_words(one)}: {arm['arm']}", own, colours[arm["checkpoint"]]) for one, arm, own in found]
     )
-    return Chart(title, drawing, "A dot for each arm at each length; the table below has the same numbers.", table)
+    words = "A dot for each arm at each length; the table below has the same numbers."
+    return Chart(title, drawing, words, table, group_key(colours), wide=True)
 
 
 def _of_pairs(
@@ -144,21 +154,16 @@ def _of_pairs(
     if not drawn:
         return table
     drawing = dots(
-        [
-            dot(
-                f"{population_words(one)}: {pair['label']}", own, _COLOURS.get(str(own["verdict"]).partition(",")[0], 4),
-                interval=declared_interval(own), floor=True,
-            )
-            for one, pair, own in found
-        ],
-        zero=True,
-    )  # fmt: skip
+        [verdict_dot(f"{population_words(one)}: {pair['label']}", own) for one, pair, own in found], zero=True
+    )
     return Chart(
         title,
         drawing,
         "A dot with the interval that decides for each pair at each length, zero as a dashed line and the floor as a shaded part; the "
         "table below has the same numbers.",
         table,
+        verdict_key([own for _, _, own in found]),
+        wide=True,
     )
 
 

@@ -138,6 +138,10 @@ class Table:
                 )
 
 
+Key = tuple[tuple[str, Line], ...]
+"""A drawing's key: a class of colour and what it stands for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A drawing, what it is in words without numbers, and the table that has them."""
@@ -146,8 +150,9 @@ class Chart:
     svg: Markup
     words: str
     table: Table
-    key: Sequence[tuple[str, Line]] = ()
-    """The drawing's key: a class of colour and what it stands for."""
+    key: Key = ()
+    wide: bool = False
+    """Whether the table has so many words that it stands below the drawing, also where there is room beside it."""
 
 
 Block = Heading | Para | Items | NotCovered | Copy | Table | Chart

@@ -115,15 +115,10 @@ def _panel(book: Book, panel: str) -> Iterator[Block]:
         )
         if chart is not None:
             yield chart
-    for name in names:
-        if name not in distances:
-            yield look_table(
-                book,
-                [pair for pair in book.pairs if whole(pair["figures"], name, panel)],
-                panel,
-                name,
-                ("Differences of ", book.quote_title(name), ", candidate minus baseline"),
-            )
+    for name in others:
+        if pairs := [pair for pair in book.pairs if whole(pair["figures"], name, panel)]:
+            title = ("Differences of ", book.quote_title(name), ", candidate minus baseline")
+            yield look_table(book, pairs, panel, name, title)
 
 
 def _every_measure(book: Book, panel: str, names: Sequence[str]) -> Table:

@@ -18,16 +18,25 @@ from engcmp_assets.publication.formats import (
 )
 from engcmp_assets.publication.site.book import Book, Figure, differing, whole
 from engcmp_assets.publication.site.charts import COLOURS, Dot, dots
-from engcmp_assets.publication.site.pieces import Badge, Chart, Fig, Line, Link, Name, Piece, Row, Table
+from engcmp_assets.publication.site.pieces import Badge, Chart, Fig, Key, Line, Link, Name, Piece, Row, Table
 
 NO_FLOOR = {"missing": "no floor was recorded"}
+_VERDICTS = {"resolved": 0, "not resolved": 3, "baseline-dependent": 1, "bit-identical": 2}  # the colour of each
 
 
 def floor_piece(figure: Figure) -> Piece:
     """A figure's floor within a launch / across launches, or why there is none."""
     view = floor_view(floor_of(figure)) or floor_view(NO_FLOOR)
-    text = "" if view is None else view["short"] or "; ".join(f"{one['label']}: {one['text']}" for one in view["parts"])
+    text = "" if view is None else view["short"] or _floor_words(view["parts"])
     return Fig((figure["figure_id"],), text, is_value=False)
+
+
+def _floor_words(parts: Sequence[Mapping[str, str]]) -> str:
+    """Both floors, each with its name; a reason why neither is known stands once."""
+    first, *others = [one["text"] for one in parts]
+    if first.startswith("not measured") and {first} == {*others}:
+        return first
+    return "; ".join(f"{one['label']}: {one['text']}" for one in parts)
 
 
 def floor_of(figure: Figure) -> Any:
@@ -74,6 +83,25 @@ def groups_of(names: Sequence[str]) -> dict[str, int]:
     return {name: place % COLOURS for place, name in enumerate(dict.fromkeys(names))}
 
 
+def group_key(colours: Mapping[str, int]) -> Key:
+    """The key of a drawing whose colours are of `groups_of`: nothing where there is one."""
+    return tuple((f"g{colour}", Name(name)) for name, colour in colours.items()) if len(colours) > 1 else ()
+
+
+def verdict_dot(label: str, figure: Figure) -> Dot:
+    """A difference as a line of a drawing: the interval that decides, the floor behind it, the verdict as its colour."""
+    colour = _VERDICTS.get(verdict_word(figure), len(_VERDICTS))
+    return dot(label, figure, colour, interval=declared_interval(figure), floor=True)
+
+
+def verdict_key(figures: Sequence[Figure]) -> Key:
+    """The key of a drawing of `verdict_dot`s: the floor where one is drawn, and each verdict that occurs."""
+    words = [verdict_word(one) for one in figures]
+    floor = any(floor_range(one) for one in figures)
+    own = tuple((f"g{colour}", word) for word, colour in _VERDICTS.items() if word in words)
+    return ((("floor", "floor: what runs of one arm read"),) if floor else ()) + own
+
+
 def arm_chart(book: Book, title: Line, panel: str, measure: str) -> Chart:
     """A measure of every arm over all rows, with its intervals; the table beside it also has floors and intervals of the family."""
     colours = groups_of([arm["checkpoint"] for arm in book.summary["arms"]])
@@ -100,7 +128,7 @@ def arm_chart(book: Book, title: Line, panel: str, measure: str) -> Chart:
             ),
             lines,
         ),
-        tuple((f"g{colour}", Name(name)) for name, colour in colours.items()) if len(colours) > 1 else (),
+        group_key(colours),
     )
 
 
@@ -166,13 +194,8 @@ def difference_chart(
     book: Book, pairs: Sequence[Mapping[str, Any]], panel: str, measure: str, title: Line
 ) -> Chart | None:
     """Differences over all rows against zero and the floor; None where no pair has one."""
-    colours = {"resolved": 0, "not resolved": 3, "baseline-dependent": 1, "bit-identical": 2}
     found = [(pair, whole(pair["figures"], measure, panel)) for pair in pairs]
-    rows = [
-        dot(str(pair["label"]), one, colours.get(verdict_word(one), 4), interval=declared_interval(one), floor=True)
-        for pair, one in found
-        if one is not None
-    ]
+    rows = [verdict_dot(str(pair["label"]), one) for pair, one in found if one is not None]
     if not rows:
         return None
     return Chart(
@@ -181,12 +204,7 @@ def difference_chart(
         "A dot with the interval that decides for each pair, zero as a dashed line and the floor as a shaded part; the table below has the "
         "same numbers.",
         look_table(book, [pair for pair, one in found if one is not None], panel, measure, title),
-        (
-            ("floor", "floor: what runs of one arm read"),
-            ("g0", "resolved"),
-            ("g3", "not resolved"),
-            ("g2", "bit-identical"),
-        ),
+        verdict_key([one for _, one in found if one is not None]),
     )
 
 
