@@ -150,3 +150,13 @@ def test_every_test_file_has_a_name_of_its_own() -> None:
     """Two of one name cannot be collected together, and the run ends before its first test."""
     names = [path.name for path in (CHECKOUT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_a_helper_that_tests_import_by_its_bare_name_is_the_only_one_of_it() -> None:
+    """pytest puts each folder of tests on the path: the first of two such files would be imported for both, or for neither."""
+    folders: dict[str, set[Path]] = {}
+    for path in (CHECKOUT / "tests").rglob("*.py"):
+        for name in imports_of(path):
+            if (path.parent / f"{name}.py").is_file():
+                folders.setdefault(name, set()).add(path.parent)
+    assert {name: found for name, found in folders.items() if len(found) > 1} == {}

@@ -20,8 +20,8 @@ import pytest
 from cut import Watch, journals, lock_is_free, windows_of
 from docker_engine import docker_engine  # noqa: F401 - a fixture
 from homes import unfinished
+from kill_places import JOB, Place, child_place, contained_place, served_place
 from moments import PLACES, SEED, victims_in
-from places import JOB, Place, child_place, contained_place, served_place
 from tiny import TINY
 from ui_process import Ui, forget, processes_of, running_ui, wait_for
 
