@@ -157,6 +157,6 @@ def test_a_helper_that_tests_import_by_its_bare_name_is_the_only_one_of_it() -> 
     folders: dict[str, set[Path]] = {}
     for path in (CHECKOUT / "tests").rglob("*.py"):
         for name in imports_of(path):
-            if (path.parent / f"{name}.py").is_file():
+            if (path.parent / f"{name}.py").is_file() and not (path.parent / "__init__.py").exists():
                 folders.setdefault(name, set()).add(path.parent)
     assert {name: found for name, found in folders.items() if len(found) > 1} == {}
