@@ -15,12 +15,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from homes import CHECKOUT, current_receipt, output_file
+from homes import CHECKOUT, current_receipt, every_arm, output_file
 from readme_tables import ARMS, MEASURES, PAIRS, Figures, arm_id, arms_table, pair_id, pairs_table
 
 from engcmp_assets.kernel.plots import format_number
 from engcmp_resources.canonical import sha256_of
 
+pytestmark = every_arm
 README = CHECKOUT / "README.md"
 RENEW = "ENGCMP_RENEW_README"
 MARK = re.compile(r"<!-- the two tables: of rows ([0-9a-f]{64}) -->")
