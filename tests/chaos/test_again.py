@@ -97,7 +97,7 @@ def test_a_wheel_without_the_engine_s_functions_is_one_clear_line(home: Path, pr
     """A library that loads, and has none of the functions; it is taken by its pin from the store as a fetched one would be."""
     library = next(Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("_heapq.*.so"))
     Store(home).put_bytes(library.read_bytes(), "so")
-    pinned = load_study(STUDY).protocol.sources["llamacpp-b8672"].wheels[platform_key()].member_sha256
+    pinned = load_study(STUDY).protocol.sources[f"llamacpp-{A.partition('@')[2]}"].wheels[platform_key()].member_sha256
     edit(protocol / "protocol.toml", {pinned: sha256_bytes(library.read_bytes())})
     assert engcmp("amend", STUDY, "--because", "a test", home=home).returncode == 0
     done = engcmp("run", STUDY, "--arm", A, home=home)
