@@ -21,7 +21,7 @@ from engcmp_resources.journal import read_journal
 from engcmp_resources.store import Store
 
 # Arms whose rows no other arm shares, so that a capture has files to write; where they cannot run, those whose rows another shares.
-A, B = (f"{checkpoint}/llamacpp@{'b8672' if EVERY_ARM else 'b10809'}" for checkpoint in ("q4_0", "q8_0"))
+A, B = (f"{checkpoint}/llamacpp@{'b8672' if EVERY_ARM else 'b11549'}" for checkpoint in ("q4_0", "q8_0"))
 PANELS = tuple(load_study(STUDY).protocol.panels)
 CAPTURED = ["engine_launch/scoring", *(f"captured_rows/{panel}" for panel in PANELS)]
 SPEED = ["engine_launch/serving", "throughput_events"]

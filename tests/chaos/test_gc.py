@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 from cut import A, captured, copy_of, engines, journals, lock_path, lose_captures, row_files, windows_of
 from homes import (
+    ARMS,
     Q8,
     STUDY,
     assert_one_clear_line,
@@ -189,11 +190,12 @@ def test_rows_that_an_unfinished_capture_holds_and_an_interrupted_commit_are_kep
         for taken in one["repeats"]
         for file in taken["files"].values()
     }
-    head = head_file(cut_home, "summaries", Q8)
+    other = ARMS[2]  # not one of the two that the capture is of
+    head = head_file(cut_home, "summaries", other)
     interrupted = json.loads(head.read_bytes())["receipt_sha256"]
-    intent = cut_home / "scratch" / "intents" / f"{STUDY}~{Q8.replace('/', '~')}~summaries.json"
+    intent = cut_home / "scratch" / "intents" / f"{STUDY}~{other.replace('/', '~')}~summaries.json"
     intent.parent.mkdir(exist_ok=True)
-    place = {"study": STUDY, "arm_folder": Q8.replace("/", "~"), "artifact": "summaries"}
+    place = {"study": STUDY, "arm_folder": other.replace("/", "~"), "artifact": "summaries"}
     intent.write_bytes(canonical_bytes({**place, "receipt_sha256": interrupted, "completes": True}))
     head.unlink()
     files = {path.name for path in (cut_home / "store").glob("*/*")}

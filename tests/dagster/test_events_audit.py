@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 import httpx
 import pytest
-from homes import Q4, Q8, STUDY, current_receipt, engcmp, quiet
+from homes import ARMS, Q4, Q8, STUDY, current_receipt, engcmp, quiet
 from ui_process import Ui, home_without_dagster, running_ui
 
 from engcmp_assets.audit.event_claims import EventCounts, event_problems
@@ -128,6 +128,8 @@ def test_the_order_of_making_misleads_dagster_s_pointer_and_nobody_else(home: Pa
 def test_a_pair_s_trace_lists_its_two_arms_and_what_belongs_to_the_study(measured_home: Path, study: Study) -> None:
     store = Evidence(measured_home)
     for plan in study.protocol.comparisons:
+        if plan.baseline not in ARMS:
+            continue  # a pair of which one side cannot run here has no figure
         panel = study.protocol.panels_of(plan)[0]
         found = trace(store, study, f"{STUDY}/pair/{plan.pair_id}/{panel}/all/kl_full")
         assert {link.arm for link in found.links} == {plan.candidate, plan.baseline, None}
