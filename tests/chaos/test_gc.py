@@ -14,7 +14,6 @@ import dagster as dg
 import pytest
 from cut import A, captured, copy_of, engines, journals, lock_path, lose_captures, row_files, windows_of
 from homes import (
-    ARMS,
     Q8,
     STUDY,
     assert_one_clear_line,
@@ -190,7 +189,7 @@ def test_rows_that_an_unfinished_capture_holds_and_an_interrupted_commit_are_kep
         for taken in one["repeats"]
         for file in taken["files"].values()
     }
-    other = ARMS[2]  # not one of the two that the capture is of
+    other = "q8_0/llamacpp@b10809"  # not one of the two that the capture is of
     head = head_file(cut_home, "summaries", other)
     interrupted = json.loads(head.read_bytes())["receipt_sha256"]
     intent = cut_home / "scratch" / "intents" / f"{STUDY}~{other.replace('/', '~')}~summaries.json"
