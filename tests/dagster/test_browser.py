@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from ui_process import Ui, forget, home_without_dagster, running_ui
 
 PREFIX = "smollm2_cpu"
-RUN_S = 60
+RUN_S = 150
 Shoot = Callable[[str], None]
 
 
