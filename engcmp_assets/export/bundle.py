@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 
 from engcmp_assets.audit.reached import link_problems, reached_from_heads
-from engcmp_assets.export.contents import Contents, contents
+from engcmp_assets.export.contents import Contents, contents, require_held
 from engcmp_assets.export.provenance import prov_json, ro_crate
 from engcmp_assets.export.scan import Scan, replaced, scan_for
 from engcmp_assets.export.signing import public_key, signed
@@ -126,11 +126,7 @@ class _Writer:
             self._put(path, data)
             progress.update(done, "writing files")
         for done, (path, blob) in enumerate(sorted(found.stored.items()), len(found.data) + 1):
-            if not self.store.holds(blob):
-                raise EngcmpError(
-                    "a file of the store is missing or changed", where=str(self.store.path(blob)),
-                    remedy=f"`engcmp verify {study.folder.name}`",
-                )  # fmt: skip
+            require_held(self.store, blob, study.folder.name)
             why = self._put(path, self.store.path(blob).read_bytes())
             if why:
                 self.left_out[path] = why

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+import numpy.typing as npt
+
 from engcmp_assets.audit.reached import Reached, Receipt
 from engcmp_assets.export.tables import pairs_csv, rows_csv
 from engcmp_assets.export.verifier.chain import TABLES
@@ -18,6 +20,7 @@ from engcmp_assets.kernel.study import Study
 from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.work import output_blob
 from engcmp_resources.canonical import canonical_bytes, sha256_bytes
+from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import FROZEN_FILE
 from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store, head_bytes
 
@@ -110,7 +113,7 @@ def _add_tables(found: Contents, study: Study, store: Store, reached: Reached) -
         for name in names:
             blob = output_blob(pairs, name)
             pair = name.removeprefix("rows/").removesuffix(".parquet")
-            data = pairs_csv({key: column.tolist() for key, column in read_parquet(store.path(blob)).items()})
+            data = pairs_csv({key: column.tolist() for key, column in _columns(store, blob, study.folder.name).items()})
             entry = {"path": f"rows/pairs/{pair}.csv", "kind": "pair", "pair": pair}
             found.tables.append(entry | {"sha256": sha256_bytes(data), "parquet_sha256": blob.sha256})
             found.data[entry["path"]] = data
@@ -124,7 +127,7 @@ def _add_tables(found: Contents, study: Study, store: Store, reached: Reached) -
 def _arm_tables(study: Study, store: Store, scores: Receipt, arm: ArmKey) -> Iterator[tuple[dict[str, Any], bytes]]:
     for panel, plan in study.protocol.panels.items():
         blob = output_blob(scores, scored_rows(panel))
-        columns = read_parquet(store.path(blob))
+        columns = _columns(store, blob, study.folder.name)
         for path in sorted(set(columns["score_path"].tolist())):
             where = f"scores of {arm}, panel {panel}"
             data = rows_csv(row_table(columns, plan.measures, roles=plan.roles, path=path, where=where))
@@ -133,6 +136,19 @@ def _arm_tables(study: Study, store: Store, scores: Receipt, arm: ArmKey) -> Ite
                 "main": path == study.protocol.capture.main_path(panel), "sha256": sha256_bytes(data), "parquet_sha256": blob.sha256,
             }  # fmt: skip
             yield entry, data
+
+
+def _columns(store: Store, blob: Blob, study: str) -> dict[str, npt.NDArray[Any]]:
+    require_held(store, blob, study)
+    return read_parquet(store.path(blob))
+
+
+def require_held(store: Store, blob: Blob, study: str) -> None:
+    """Raises EngcmpError for a file of the store that has gone or whose bytes are not those of its name."""
+    if not store.holds(blob):
+        raise EngcmpError(
+            "a file of the store is missing or changed", where=str(store.path(blob)), remedy=f"`engcmp verify {study}`"
+        )
 
 
 def _input(reached: Reached, receipt: Receipt, arm: ArmKey | None, uses: list[str]) -> Input:

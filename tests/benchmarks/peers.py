@@ -126,9 +126,10 @@ def furnish(home: Path) -> Path:
     book = home / ".cache" / "llama-benchy" / f"{hashlib.md5(_BOOK.encode()).hexdigest()}.txt"  # noqa: S324 - how it names the file
     book.parent.mkdir(parents=True)
     book.write_text(" ".join(words[4 + number * 7 % _WORDS] for number in range(50_000)))
-    named = home / "names" / "vllm-0.32.0.dist-info" / "METADATA"
+    # Its own version with "+cpu", by which it finds which of its kernels this processor has.
+    named = home / "names" / "vllm-0.32.0+cpu.dist-info" / "METADATA"
     named.parent.mkdir(parents=True)
-    named.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    named.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
     return snapshot
 
 

@@ -155,7 +155,7 @@ class Contained(Place):
 
     def ours_left(self) -> list[Any]:
         self.running()
-        present = {one.name for one in docker.from_env().containers.list(all=True)}
+        present = {one.name for one in docker.from_env().containers.list(all=True, ignore_removed=True)}
         return sorted(self.seen & present)
 
 

@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from export.forging import Q4, Forger
-from homes import CHECKOUT, STUDY, engcmp, engcmp_here
+from homes import CHECKOUT, Q8, STUDY, current_receipt, engcmp, engcmp_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,9 +102,16 @@ def test_a_folder_with_something_in_it_is_left_alone(measured_home: Path, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_damaged_store_is_not_exported(home_copy: Path, tmp_path: Path) -> None:
-    """A file that was changed is told before it can be published, and nothing is left of the export."""
-    table = next(path for path in sorted((home_copy / "store").glob("*/*.parquet")))
+@pytest.mark.parametrize("suffix", ["parquet", "html"])
+def test_a_damaged_store_is_not_exported(home_copy: Path, tmp_path: Path, suffix: str) -> None:
+    """A file that was changed is told before it can be published: tables that are read, and files that are only copied."""
+    outputs = [
+        output
+        for name in ("scores", "publication")
+        for output in current_receipt(home_copy, name, Q8 if name == "scores" else None)["outputs"]
+        if output["suffix"] == suffix
+    ]
+    table = home_copy / "store" / outputs[0]["sha256"][:2] / f"{outputs[0]['sha256']}.{suffix}"
     data = table.read_bytes()
     table.unlink()
     table.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
