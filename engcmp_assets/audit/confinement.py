@@ -2,7 +2,8 @@
 
 Where there is one, bubblewrap gives the process a network of its own, without any other machine or process in it, and a view of all
 files that cannot be written to; else `unshare` gives it the network alone. In every case the process itself refuses, before it begins,
-to open a socket, to start a program or to write below ENGCMP_HOME, and cannot take that back. What was in force is proved, and told.
+to open a socket, to start a program or to write below ENGCMP_HOME, and cannot take that back; where the kernel can, it refuses C code the
+same, and leaves it one folder to write to, which is removed at the end. What was in force is proved, and told.
 """
 
 from __future__ import annotations
@@ -63,11 +64,15 @@ def run_confined(study: str, home: Path, say: Callable[[str], None], *, way: str
     name = way or next(iter(possible))
     if name not in possible:
         raise EngcmpError(f"this system has no {name}", remedy=f"it has {', '.join(possible)}")
-    with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile() as told:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        tempfile.TemporaryFile() as told,
+        tempfile.TemporaryDirectory(prefix="engcmp-audit-") as scratch,
+    ):
         command = [
             *possible[name], sys.executable, "-m", "engcmp_assets.audit.inside", study, name, str(listener.getsockname()[1]),
         ]  # fmt: skip
-        apart = {"TMPDIR": _SHARED_MEMORY} if name == BUBBLEWRAP else {}
+        apart = {"TMPDIR": _SHARED_MEMORY if name == BUBBLEWRAP else scratch}
         process = subprocess.Popen(
             command, env=os.environ | {"ENGCMP_HOME": str(home)} | apart, stdout=told, stderr=subprocess.PIPE, text=True
         )

@@ -5,10 +5,12 @@ Before anything is read it gives up what it must not have, and proves it: a list
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from engcmp_assets.audit.confinement import BUBBLEWRAP, IN_FORCE, PROCESS
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.kernel_filter import refuse_sockets_and_programs
 from engcmp_resources.places import home_folder
+from engcmp_resources.write_filter import refuse_writes_outside
 
 _REFUSED = (
     "socket.", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn",
@@ -28,6 +31,9 @@ _WRITES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", *_SECOND, "os.trunc
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PATIENCE_S = 2.0
 KERNEL = "the kernel refuses sockets and programs to all code of the process, so that no socket file is reached either"
+
+BY_ANY = "neither by Python nor by C code"
+BY_PYTHON = "by Python; nothing on this system (bubblewrap, or Landlock of Linux 6.2 and later) keeps C code from it"
 
 
 class ConfinedError(PermissionError):
@@ -76,8 +82,23 @@ def writes(home: Path) -> bool:
     return False
 
 
-def prove(way: str, home: Path, port: int) -> dict[str, str]:
-    """Give up what must not be had, and say what holds. Raises EngcmpError where an engine could be reached or the store written to."""
+def writes_by_c_code(home: Path) -> bool:
+    """As `writes`, past all that Python is told of."""
+    trial = os.fsencode(home / ".audit-trial")
+    libc = ctypes.CDLL(None, use_errno=True)
+    made: int = libc.open(trial, os.O_WRONLY | os.O_CREAT, 0o600)
+    if made < 0:
+        return False
+    libc.close(made)
+    libc.unlink(trial)
+    return True
+
+
+def prove(way: str, home: Path, port: int, *, closed: bool) -> dict[str, str]:
+    """Give up what must not be had, and say what holds; `closed`: the kernel has been told to keep the store's files as they are.
+
+    Raises EngcmpError where an engine could be reached or the store written to.
+    """
     reached = reaches(port)
     if reached and way != PROCESS:
         raise EngcmpError(f"{way} does not keep the network away", remedy="use another way, or mend the system")
@@ -85,12 +106,13 @@ def prove(way: str, home: Path, port: int) -> dict[str, str]:
         raise EngcmpError("bubblewrap does not keep files from being written to", where=str(home), remedy="mend it")
     give_up(home)
     kernel = refuse_sockets_and_programs()
-    if reaches(port) or writes(home):
+    shut = closed or way == BUBBLEWRAP
+    if reaches(port) or writes(home) or (shut and writes_by_c_code(home)):
         raise EngcmpError("the process could still reach an engine or write to the store", remedy="report it as a bug")
     return {
         "in force": IN_FORCE[way],
         "an engine": "a listener on this machine could not be reached",
-        "the store": "no file could be made below ENGCMP_HOME",
+        "the store": "no file could be made below ENGCMP_HOME, " + (BY_ANY if shut else BY_PYTHON),
         "kernel": KERNEL
         if kernel
         else "this kernel has no filter of calls, so that C code is kept from sockets by the network alone",
@@ -99,6 +121,8 @@ def prove(way: str, home: Path, port: int) -> dict[str, str]:
 
 def main(study: str, way: str, port: str) -> int:
     """Audit a study and print the report."""
+    # Before anything starts a thread, which would be free of it.
+    closed = refuse_writes_outside(Path(tempfile.gettempdir()))
     # What an audit needs is loaded before it gives programs up: some packages look at their platform by starting one.
     from engcmp_assets.audit.battery import audit  # noqa: PLC0415 - after the process is confined
     from engcmp_assets.audit.recompute import Evidence  # noqa: PLC0415 - as above
@@ -108,7 +132,7 @@ def main(study: str, way: str, port: str) -> int:
 
     home = home_folder()
     try:
-        confined = prove(way, home, int(port))
+        confined = prove(way, home, int(port), closed=closed)
         report = plain(audit(load_study(study), Evidence(home), stderr_line, time.monotonic_ns)) | {
             "confined": confined
         }

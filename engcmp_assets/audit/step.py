@@ -100,7 +100,7 @@ def step(study: Study) -> Step:
         ),
         group="results",
         kinds=("json", "parquet"),
-        version="6",
+        version="7",
         uses=(
             Use("frozen_protocol", "study"),
             *(Use(name, "every arm") for name in ("sources", "prompt_set", "reference_rows", LAUNCH)),
