@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -109,7 +110,23 @@ class GgufTokenizer(TextTokenizer):
 
 
 def load_tokenizer(path: Path) -> TextTokenizer:
-    """The tokenizer of a GGUF, or of a `tokenizer.json`. Raises EngcmpError as they do."""
+    """The tokenizer of a GGUF, or of a `tokenizer.json`. Raises EngcmpError as they do.
+
+    That of the same unchanged file is made once a process: it takes a quarter of a second, and commands ask several times.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return _loaded(path)  # which says what is wrong
+    return _loaded_once(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@lru_cache(maxsize=2)
+def _loaded_once(path: Path, *_state: int) -> TextTokenizer:
+    return _loaded(path)
+
+
+def _loaded(path: Path) -> TextTokenizer:
     if path.suffix != ".gguf":
         return TextTokenizer.from_file(path)
     with open_gguf(path) as model:

@@ -52,6 +52,7 @@ DAGSTER_FILES = {
     for name in (
         "alerting",
         "graph",
+        "event_log",
         "events",
         "observations",
         "automation",

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import gguf
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.gguf_files import open_gguf
-from engcmp_resources.tokenizing import GgufTokenizer
+from engcmp_resources.tokenizing import TOKENIZER_FILE, GgufTokenizer, load_tokenizer
 
 # Ids that llama.cpp's llama_tokenize (xllamacpp 2026.10.11549, add_special false, parse_special true) gave on
 # SmolLM2-135M-Instruct. The full comparison, 4,544 texts, was identical.
@@ -109,6 +111,19 @@ def test_a_damaged_merge_is_refused(tmp_path: Path) -> None:
 def test_token_types_must_cover_the_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(EngcmpError, match="15 tokens, 15 of them distinct, and 14 token types"):
         tiny_tokenizer(tmp_path / "tiny.gguf", types=TYPES[:-1])
+
+
+def test_a_tokenizer_is_made_once_and_anew_from_a_file_that_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / TOKENIZER_FILE
+    path.write_text(Tokenizer(WordLevel({"a": 0, "b": 1}, "b")).to_str())
+    first = load_tokenizer(path)
+    assert load_tokenizer(path) is first and first.encode("a") == [0]
+    path.unlink()
+    path.write_text(Tokenizer(WordLevel({"a": 1, "b": 0}, "b")).to_str())
+    assert load_tokenizer(path).encode("a") == [1]
+    path.unlink()
+    with pytest.raises(EngcmpError, match=r"not a tokenizer\.json"):
+        load_tokenizer(path)
 
 
 def test_ids_on_the_real_vocabulary_are_those_of_llama_cpp(smollm2_weights: Path) -> None:
