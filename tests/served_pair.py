@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ports import free_port
+from served_tables import MODEL, RULE, VOCAB, engine_table, freeze, make_served, write_known
 from tiny import TINY, TinyStudy, make_tiny
 
 from engcmp_resources import host_image
 from tests.simulator.running import Simulator, running_simulator
 
-VOCAB, MODEL = 49_152, "sim/model"
 OURS, RIVAL = "q4_0/ours@v1", "q4_0/rival@v1"
 IMAGE = f"""[sources.host-image]
 image = "{host_image.NAME}"
@@ -24,34 +23,7 @@ tag = "{host_image.TAG}"
 digest = "{host_image.IMAGE_ID}"
 license = "Apache-2.0"
 """
-ENGINE = """[engines.{name}]
-kind = "external"
-label = "{name}, simulated"
-[engines.{name}.settings]
-url = "http://127.0.0.1:{port}"
-api = "vllm"
-model = "sim/model"
-{more}capabilities = {{ prompt_logprobs = 20, tokenizer = true }}
-[engines.{name}.versions.v1]
-source = "host-image"
-[[arms]]
-arm = "q4_0/{name}@v1"
-"""
-PANEL = """[panels.pl]
-label = "light rows of a full reference"
-reference = "full"
-keep = "light"
-rows = "even"
-rows_per_window = 4
-roles = ["context"]
-measures = ["kl_top20", "nll"]
-primary = ["kl_top20"]
-pair_measures = ["kl_pair20"]
-[capture.prefill]
-panels = ["pl"]
-launches = 1
-repeats = {repeats}
-"""
+_CAPABILITIES = "capabilities = { prompt_logprobs = 20, tokenizer = true }\n"
 PAIR = f"""[[comparisons]]
 pair_id = "ours-vs-rival"
 label = "ours beside the rival"
@@ -107,23 +79,14 @@ class Servers:
 
 def frozen_study(root: Path, measured_home: Path, ports: Sequence[int], repeats: int, more: str = "") -> TinyStudy:
     tiny = make_tiny(root, measured_home)
-    path = tiny.folder / "protocol.toml"
-    text = path.read_text(encoding="utf-8")
-    engines = "".join(ENGINE.format(name=name, port=port, more=more) for name, port in zip(NAMES, ports, strict=True))
-    rule = "# ---------------------------------------------------------------- "
-    parts = (
-        ("[engines.llamacpp]\n", f"{rule}what is measured", engines),
-        ("# A panel is windows", f"{rule}how it is judged", PANEL.format(repeats=repeats)),
-        ("[[comparisons]]", f"{rule}what comes later", PAIR),
-        ("# Where new versions of the engine appear", "[limits]", ""),
+    engines = "".join(
+        engine_table(name, port, source="host-image", more=more + _CAPABILITIES)
+        for name, port in zip(NAMES, ports, strict=True)
     )
-    for begin, end, new in parts:
-        assert text.count(begin) >= 1 and text.count(end) == 1, (begin, end)
-        text = text[: text.index(begin)] + new + text[text.index(end) :]
-    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
-    path.write_text(text.replace(f"{rule}reference", f"{IMAGE}{rule}reference"), encoding="utf-8")
-    done = tiny.run("freeze", TINY)
-    assert done.returncode == 0, done.stderr
+    make_served(tiny, engines, PAIR, repeats=repeats)
+    path, rule = tiny.folder / "protocol.toml", f"{RULE}reference"
+    path.write_text(path.read_text(encoding="utf-8").replace(rule, f"{IMAGE}{rule}"), encoding="utf-8")
+    freeze(tiny)
     return tiny
 
 
@@ -134,13 +97,3 @@ def served_pair(root: Path, measured_home: Path, repeats: int, more: str = "") -
     known = root / "known.json"
     write_known(tiny, known)
     return Servers(tiny, dict(zip(NAMES, ports, strict=True)), known)
-
-
-def write_known(tiny: TinyStudy, path: Path) -> None:
-    """The texts of the study's windows with their tokens, as the simulator reads them."""
-    prompts = json.loads((tiny.folder / "prompt_set.json").read_bytes())
-    texts = {
-        (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
-        for one in prompts["windows"]
-    }
-    path.write_text(json.dumps(texts), encoding="utf-8")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from homes import CHECKOUT, STUDY
+from served_tables import RULE, engine_table, freeze, make_served
 from tiny import BASE_ARM, SPEED_BLOCK, TINY, TinyStudy, make_tiny
 
 from engcmp_assets.kernel.protocol import Protocol, parse_protocol
 
-MODEL, VOCAB = "sim/model", 49_152
 SPEED_TOKENS = 24  # of each prompt of the speed block
 CELLS = (f"code-{SPEED_TOKENS}-c1", f"code-{SPEED_TOKENS}-c2")
 SPEED = """# ---------------------------------------------------------------- Block T: how fast
@@ -56,40 +55,13 @@ prompts = ["What is 2 + 2?"]
 output_tokens = 8
 
 """
-_RULE = "# ---------------------------------------------------------------- "
-_ENGINE = """[engines.served]
-kind = "external"
-label = "a server, simulated"
-[engines.served.settings]
-url = "http://127.0.0.1:{port}"
-api = "vllm"
-model = "sim/model"
-[engines.served.versions.v1]
-[[arms]]
-arm = "q4_0/served@v1"
-"""
-_PANEL = """[panels.pl]
-label = "light rows of a full reference"
-reference = "full"
-keep = "light"
-rows = "even"
-rows_per_window = 4
-roles = ["context"]
-measures = ["kl_top20", "nll"]
-primary = ["kl_top20"]
-pair_measures = ["kl_pair20"]
-[capture.prefill]
-panels = ["pl"]
-launches = 1
-repeats = 1
-"""
 SERVED = "q4_0/served@v1"
 
 
 def protocol_with(table: str) -> Protocol:
     """The real study's protocol with another speed block, or with none."""
     text = SPEED_BLOCK.sub("", (CHECKOUT / "protocol" / STUDY / "protocol.toml").read_text(encoding="utf-8"))
-    later = f"{_RULE}what comes later"
+    later = f"{RULE}what comes later"
     return parse_protocol(text.replace(later, f"{table}\n{later}").encode(), where="protocol.toml")
 
 
@@ -114,15 +86,10 @@ def with_speed(tiny: TinyStudy, **plan: Any) -> TinyStudy:
     path = tiny.folder / "protocol.toml"
     text = path.read_text(encoding="utf-8")
     assert "[throughput]" not in text
-    later = f"{_RULE}what comes later"
+    later = f"{RULE}what comes later"
     path.write_text(text.replace(later, speed_table(**plan) + later), encoding="utf-8")
     freeze(tiny)
     return tiny
-
-
-def freeze(tiny: TinyStudy) -> None:
-    done = tiny.run("freeze", TINY)
-    assert done.returncode == 0, done.stderr
 
 
 def served_study(root: Path, measured_home: Path, port: int, **plan: Any) -> TinyStudy:
@@ -133,21 +100,14 @@ def served_study(root: Path, measured_home: Path, port: int, **plan: Any) -> Tin
 def served_base(root: Path, measured_home: Path, port: int) -> TinyStudy:
     """The tiny study for that server, without a speed block and not frozen."""
     tiny = make_tiny(root, measured_home)
+    make_served(tiny, engine_table("served", port), "")
     path = tiny.folder / "protocol.toml"
     text = path.read_text(encoding="utf-8")
-    for begin, end, new in (
-        ("[engines.llamacpp]\n", f"{_RULE}what is measured", _ENGINE.format(port=port)),
-        ("# A panel is windows", f"{_RULE}how it is judged", _PANEL),
-        ("[[comparisons]]", f"{_RULE}what comes later", ""),
-        ("# Where new versions of the engine appear", "[limits]", ""),
-    ):
-        text = text[: text.index(begin)] + new + text[text.index(end) :]
     text = (
         text.replace("[sources.weights]", "comparisons = []\n[sources.weights]", 1)
         if "comparisons = []" not in text
         else text
     )
-    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
     path.write_text(text, encoding="utf-8")
     return tiny
 

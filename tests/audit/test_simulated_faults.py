@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from homes import CHECKOUT, STUDY, quiet
 from ports import free_port
-from speedy import MODEL, SPEED_TOKENS, VOCAB, speed_table
+from served_tables import MODEL, VOCAB, engine_table, freeze, make_served, write_known
+from speedy import SPEED_TOKENS, speed_table
 from tiny import TINY, TinyStudy, make_tiny
 
 from engcmp_assets.audit.battery import audit
@@ -25,7 +26,6 @@ from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.kernel.study import load_study
 from tests.simulator.running import running_simulator
 
-RULE = "# ---------------------------------------------------------------- "
 FAULTS = {"plain": (), "same": (), "stale": ("cache_always_hits", "logprobs_stale", "cache_hidden")}
 """Each arm's server and what is wrong with its answers to the study's prompts; what is wrong from its start on is refused at the launch."""
 MISCOUNTED = {"name": "usage_wrong", "completion": 0, "prompt": 1, "at": {"prompt_tokens": SPEED_TOKENS}}
@@ -34,32 +34,6 @@ PLANTS = {
     ("another prompt", "q4_0/stale@v1, panel pl"), ("restarts", "q4_0/same@v1"), ("near-copies", "panel pl"),
     ("inputs", "pair stale-vs-plain"),
 }  # fmt: skip
-ENGINE = """[engines.{name}]
-kind = "external"
-label = "{name}, simulated"
-[engines.{name}.settings]
-url = "http://127.0.0.1:{port}"
-api = "vllm"
-model = "sim/model"
-[engines.{name}.versions.v1]
-[[arms]]
-arm = "q4_0/{name}@v1"
-"""
-PANEL = """[panels.pl]
-label = "light rows of a full reference"
-reference = "full"
-keep = "light"
-rows = "even"
-rows_per_window = 100
-roles = ["context"]
-measures = ["kl_top20", "nll"]
-primary = ["kl_top20"]
-pair_measures = ["kl_pair20"]
-[capture.prefill]
-panels = ["pl"]
-launches = 1
-repeats = 2
-"""
 PAIR = """[[comparisons]]
 pair_id = "{name}-vs-plain"
 label = "{name} beside plain"
@@ -74,22 +48,11 @@ def planted_study(root: Path, measured_home: Path, ports: dict[str, int]) -> Tin
     copied = (CHECKOUT / "protocol" / STUDY / "texts" / "prose-1.txt").read_text(encoding="utf-8")[:420]
     (tiny.folder / "texts" / "prose-1.txt").write_text(copied, encoding="utf-8")
     (tiny.folder / "texts" / "prose-2.txt").write_text(f"{copied} And so on.", encoding="utf-8")
-    path = tiny.folder / "protocol.toml"
-    text = path.read_text(encoding="utf-8")
-    engines = "".join(ENGINE.format(name=name, port=port) for name, port in ports.items())
+    engines = "".join(engine_table(name, port) for name, port in ports.items())
     pairs = "".join(PAIR.format(name=name) for name in ("same", "stale"))
     speed = speed_table(requests=1, repeats=1, concurrency=[1])
-    for begin, end, new in (
-        ("[engines.llamacpp]\n", f"{RULE}what is measured", engines),
-        ("# A panel is windows", f"{RULE}how it is judged", PANEL),
-        ("[[comparisons]]", f"{RULE}what comes later", pairs + speed),
-        ("# Where new versions of the engine appear", "[limits]", ""),
-    ):
-        text = text[: text.index(begin)] + new + text[text.index(end) :]
-    text = re.sub(r"\[sources\.llamacpp-b\d+\]\n(?:(?!\[sources\.weights|# ---).*\n)*", "", text)
-    path.write_text(text, encoding="utf-8")
-    done = tiny.run("freeze", TINY)
-    assert done.returncode == 0, done.stderr
+    make_served(tiny, engines, pairs + speed, rows=100, repeats=2)
+    freeze(tiny)
     return tiny
 
 
@@ -103,11 +66,7 @@ def captured(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     lengths = [len(one["tokens"]) for one in prompts]
     assert SPEED_TOKENS not in lengths, "what is miscounted there is refused by the capture"
     known = root / "known.json"
-    texts = {
-        (tiny.folder / "texts" / f"{one['window_id']}.txt").read_text(encoding="utf-8"): one["tokens"]
-        for one in prompts
-    }
-    known.write_text(json.dumps(texts), encoding="utf-8")
+    write_known(tiny, known)
     with ExitStack() as stack:
 
         def serve(on: ExitStack, name: str, *faults: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from homes import assert_one_clear_line
 from ports import free_port
-from speedy import MODEL, SERVED, VOCAB, served_study
+from served_tables import MODEL, VOCAB
+from speedy import SERVED, served_study
 from tiny import TINY, TinyStudy
 
 from tests.simulator.running import running_simulator

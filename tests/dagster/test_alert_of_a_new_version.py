@@ -12,7 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 from homes import CHECKOUT, STUDY
-from served_pair import PAIR, Servers, served_pair, write_known
+from served_pair import PAIR, Servers, served_pair
+from served_tables import write_known
 from tiny import TINY
 
 from engcmp_assets.alerting import alerts_sensor

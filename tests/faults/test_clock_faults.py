@@ -13,8 +13,9 @@ import dagster as dg
 import pytest
 from homes import start_engcmp
 from ports import free_port
+from served_tables import MODEL, VOCAB
 from set_clock import SettableClock
-from speedy import MODEL, SERVED, VOCAB, receipt, served_study, stored
+from speedy import SERVED, receipt, served_study, stored
 from tiny import TINY, TinyStudy
 
 from engcmp_assets import automation, lost_runs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from replying import ARM, Here, replying_study
-from speedy import MODEL, VOCAB
+from served_tables import MODEL, VOCAB
 from tiny import TinyStudy, copy_of
 
 from engcmp_assets import events

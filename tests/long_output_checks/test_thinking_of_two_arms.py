@@ -11,7 +11,8 @@ import httpx
 import pytest
 from ports import free_port
 from replying import SAMPLING, Here
-from speedy import MODEL, VOCAB, served_base
+from served_tables import MODEL, VOCAB
+from speedy import served_base
 from tiny import TINY, TinyStudy
 
 from engcmp_assets.kernel.names import REPLY_CHECKS

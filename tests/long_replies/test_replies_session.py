@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 from homes import CHECKOUT
 from replying import ARM, Here, checks_of, replying_study
-from speedy import MODEL, VOCAB, speed_table
+from served_tables import MODEL, VOCAB
+from speedy import speed_table
 from tiny import TinyStudy, copy_of
 
 from engcmp_assets.audit.captures import dead_captures

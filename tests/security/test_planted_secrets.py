@@ -17,7 +17,8 @@ import polars as pl
 import pytest
 from homes import CHECKOUT, command, engcmp_here
 from ports import free_port
-from speedy import MODEL, VOCAB, freeze, served_base
+from served_tables import MODEL, VOCAB, freeze
+from speedy import served_base
 from tiny import TINY, TinyStudy
 
 from tests.simulator.running import running_simulator

@@ -15,18 +15,8 @@ import polars as pl
 import pytest
 from homes import assert_one_clear_line, wait_until
 from ports import free_port
-from speedy import (
-    MODEL,
-    SERVED,
-    VOCAB,
-    checks_of,
-    protocol_with,
-    receipt,
-    requests_of,
-    served_study,
-    speed_table,
-    stored,
-)
+from served_tables import MODEL, VOCAB
+from speedy import SERVED, checks_of, protocol_with, receipt, requests_of, served_study, speed_table, stored
 from tiny import TINY, TinyStudy
 
 from engcmp_assets.throughput_events.session import _refuse_short_context

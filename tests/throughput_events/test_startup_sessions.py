@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from homes import start_engcmp
 from ports import free_port
-from speedy import MODEL, SERVED, VOCAB, receipt, served_study, stored, with_speed
+from served_tables import MODEL, VOCAB
+from speedy import SERVED, receipt, served_study, stored, with_speed
 from tiny import BASE_ARM, TINY, TinyStudy, copy_of, make_tiny
 
 from tests.simulator.running import running_simulator
