@@ -1,4 +1,5 @@
-"""What `make test` runs: the tests that need the machine for themselves, then the others in two processes at a time.
+"""What `make test` runs: the tests that need the machine for themselves, then the others in three processes at a time, since each waits
+for half of its time (for disks, servers and commands that it starts).
 
 Both always run, so that a failure of the first hides nothing of the second; the exit code is 0 only if both are. The study is measured
 once, by the first, and both read it.
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-PASSES = (("-m", "alone"), ("-m", "not alone", "-n", "2", "--dist", "loadfile"))
+PASSES = (("-m", "alone"), ("-m", "not alone", "-n", "3", "--dist", "loadfile"))
 
 
 def main() -> int:

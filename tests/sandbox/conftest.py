@@ -72,7 +72,7 @@ def _read(path: Path) -> bytes:
 
 
 def _docker_remains() -> tuple[list[str], list[str]]:
-    """Containers and mounts that are left; those of a living process beside this one (tests in two processes) are its own matter."""
+    """Containers and mounts that are left; those of a living process beside this one (tests in several processes) are its own matter."""
     client = docker.from_env()
     found = client.containers.list(all=True, ignore_removed=True, filters={"name": "engcmp-sandbox-"})
     others = [one for one in found if _of_a_living_other(one.labels.get("ENGCMP_OWNER", ""))]
