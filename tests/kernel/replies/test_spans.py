@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from spelling import Speller
 
-from engcmp_assets.kernel.replies.spans import fold_digits, is_filler, vocabulary
+from engcmp_assets.kernel.replies.spans import fold_digits, has_digit, is_filler, vocabulary
 
 
 @pytest.mark.parametrize("token", ["", " ", "\n\n", "----", " ---", "| | |", "====", "│", "...", "…", "-+-"])
@@ -27,6 +29,9 @@ def test_only_tokens_with_digits_stand_for_each_other() -> None:
 
 def test_digits_of_every_script_fold_to_zero() -> None:
     assert fold_digits("a1b22٣c") == "a0b000c"
+    every = [chr(number) for number in range(sys.maxunicode + 1)]
+    assert fold_digits("".join(every)) == "".join("0" if sign.isdecimal() else sign for sign in every)
+    assert {sign for sign in every if has_digit(sign)} == {sign for sign in every if sign.isdecimal()}
 
 
 def test_a_reply_ends_in_its_answer_where_there_is_one_else_in_its_reasoning() -> None:
