@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from engcmp_resources.errors import EngcmpError
 
 _BLOCK_BYTES = 1 << 20
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -18,7 +22,7 @@ def canonical_bytes(value: Any) -> bytes:
     Raises EngcmpError for NaN, infinities, types that JSON does not have, and nesting that it cannot be read back with.
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise EngcmpError(
             f"value has no canonical JSON: {error}", remedy="record a reason (Missing) in its place"
@@ -47,15 +51,28 @@ def parse_canonical(data: bytes, *, what: str, where: str, remedy: str) -> dict[
 
     Raises EngcmpError for other bytes, whatever they are: not JSON, not an object, doubled keys, NaN, other spacing.
     """
-    value = parse_json(data, what=what, where=where, remedy=remedy)
-    try:
-        same = isinstance(value, dict) and canonical_bytes(value) == data
-    except EngcmpError:
-        same = False
-    if not same:
-        raise EngcmpError(f"{what} is not a canonical JSON object", where=where, remedy=remedy)
+    value = _decoded(data)
+    if not _is_canonical(value, data):  # here a doubled key is named, and what the fast decoder does not take is read
+        value = parse_json(data, what=what, where=where, remedy=remedy)
+        if not _is_canonical(value, data):
+            raise EngcmpError(f"{what} is not a canonical JSON object", where=where, remedy=remedy)
     found: dict[str, Any] = value
     return found
+
+
+def _decoded(data: bytes) -> Any:
+    """What msgspec reads, in a quarter of the time of json; None where it refuses. What it is worth is for `_is_canonical` to say."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _is_canonical(value: Any, data: bytes) -> bool:
+    try:
+        return isinstance(value, dict) and canonical_bytes(value) == data
+    except EngcmpError:
+        return False
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:
@@ -71,7 +88,12 @@ def sha256_of(value: Any) -> str:
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, read in blocks."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
+    file = os.open(path, os.O_RDONLY)
+    try:
+        # Room for a whole block would cost a small file more than its hash does.
+        most = min(os.fstat(file).st_size + 1, _BLOCK_BYTES)
+        while block := os.read(file, most):
             digest.update(block)
+    finally:
+        os.close(file)
     return digest.hexdigest()

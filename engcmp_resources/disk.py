@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 import shutil
+import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ _REFUSED = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
     errno.ELOOP, errno.EIO, errno.EFBIG, errno.ENOLCK, errno.ENOTSUP, errno.EXDEV,
 )  # fmt: skip
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 FULL_REMEDY = "free space and start again: what is complete is kept and nothing half written remains"
 
 
@@ -239,3 +241,47 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def file_status(path: Path | str) -> list[int] | None:
+    """Size, mtime, ctime and inode of an ordinary file; None for anything else. Raises OSError for what cannot be looked at."""
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def ordinary_bytes(path: str) -> bytes | None:
+    """The bytes of an ordinary file that can be read; None for anything else."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(file)
+        data = os.read(file, status.st_size + 1) if stat.S_ISREG(status.st_mode) else b""
+        return data if len(data) == status.st_size and data else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def same_bytes(before: list[int], after: list[int] | None) -> bool:
+    """Whether two statuses are of the same file with the same bytes: size, mtime and inode, but not ctime."""
+    return after is not None and [before[0], before[1], before[3]] == [after[0], after[1], after[3]]
+
+
+def read_ordinary(path: Path, what: str, *, remedy: str) -> bytes:
+    """The bytes of an ordinary file; a pipe or device in its place would block or never end. Raises EngcmpError."""
+    try:
+        if file_status(path) is None:
+            raise EngcmpError(f"{what} is missing or not an ordinary file", where=str(path), remedy=remedy)
+        return path.read_bytes()
+    except OSError as error:
+        raise EngcmpError(f"{what} cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,14 @@ from engcmp_resources.disk import (
     InUse,
     Temporaries,
     disk_errors,
+    file_status,
     keep_whole,
     locked,
     make_folder,
+    ordinary_bytes,
+    read_ordinary,
     require_space,
+    same_bytes,
     write_whole,
 )
 from engcmp_resources.errors import EngcmpError
@@ -37,6 +42,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEAD_SCHEMA = "engcmp.head/1"
 _FOLDERS = ("store", "receipts", "heads", "tasks", "views", "scratch")
 _AGAIN = "restore it from a copy, or run the study again"
+_read = partial(read_ordinary, remedy=_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,10 @@ class Store:
     def __init__(self, home: Path, *, read_only: bool = False) -> None:
         self.home = home
         self.read_only = read_only
+        self._files, self._receipts = os.fspath(home / "store"), os.fspath(home / "receipts")
         self._temporaries = Temporaries(home / "scratch")
         # Files whose bytes this process has hashed, with their status before that: unchanged, they need no second pass.
-        self._hashed, self._untouched = dict[Path, list[int]](), dict[Path, list[int]]()
+        self._hashed, self._untouched = dict[str, list[int]](), dict[Path, list[int]]()
         self.shared = None if read_only else shared_files(home)
         if not read_only:
             with disk_errors(home):
@@ -82,7 +89,11 @@ class Store:
 
     def here(self, blob: Blob) -> Path:
         """Where the file lies, or would."""
-        return self.home / "store" / blob.sha256[:2] / f"{blob.sha256}.{blob.suffix}"
+        return Path(self._here(blob))
+
+    def _here(self, blob: Blob) -> str:
+        """As text: a store of very many files is looked at for less than a Path of each would cost."""
+        return f"{self._files}/{blob.sha256[:2]}/{blob.sha256}.{blob.suffix}"
 
     def path(self, blob: Blob) -> Path:
         """Where the file lies; with an object store it is fetched first where it is not here."""
@@ -126,17 +137,22 @@ class Store:
         A copied home has other times and inodes: then the bytes decide, once in a process. A file that is written or replaced
         while it is hashed is not held; a hard link that another process makes or removes meanwhile changes only the ctime.
         """
-        self.path(blob)
+        if self.shared is not None:
+            self.path(blob)
         return self._is_here(blob, recorded)
 
+    def lies_here(self, blob: Blob) -> bool:
+        """Whether there is anything under the file's name; with an object store it is fetched first where it is not here."""
+        return os.path.lexists(self._here(blob) if self.shared is None else self.path(blob))
+
     def _is_here(self, blob: Blob, recorded: Any = None) -> bool:
-        path = self.here(blob)
+        path = self._here(blob)
         try:
             status = file_status(path)
             if status is None or status[0] != blob.bytes:
                 return False
             if status not in (recorded, self._hashed.get(path)):
-                if sha256_file(path) != blob.sha256 or not _same_bytes(status, file_status(path)):
+                if sha256_file(Path(path)) != blob.sha256 or not same_bytes(status, file_status(path)):
                     return False
                 self._hashed[path] = status
         except OSError:
@@ -146,21 +162,28 @@ class Store:
     # ------------------------------------------------------------------ receipts and heads
 
     def receipt_path(self, sha256: str) -> Path:
-        return self.home / "receipts" / f"{sha256}.json"
+        return Path(self.receipt_name(sha256))
+
+    def receipt_name(self, sha256: str) -> str:
+        """Its path, as text."""
+        return f"{self._receipts}/{sha256}.json"
 
     def read_receipt(self, sha256: str) -> dict[str, Any]:
         """The receipt of that name. Raises EngcmpError where it is missing or its bytes do not have that hash."""
-        path = self.receipt_path(sha256)
-        if self.shared is not None and SHA256.fullmatch(sha256) and not path.exists():
-            fetched = self.shared.receipt(sha256)
-            if fetched is not None:
-                self._write(path, fetched)
-        if SHA256.fullmatch(sha256) is None or not path.is_file():
-            raise EngcmpError(f"receipt {sha256[:12]} is missing", where=str(path), remedy=_AGAIN)
-        data = _read(path, "receipt")
+        name = self.receipt_name(sha256)
+        data = ordinary_bytes(name) if SHA256.fullmatch(sha256) else None
+        if data is None:  # missing, or something is wrong with it
+            path = Path(name)
+            if self.shared is not None and SHA256.fullmatch(sha256) and not path.exists():
+                fetched = self.shared.receipt(sha256)
+                if fetched is not None:
+                    self._write(path, fetched)
+            if SHA256.fullmatch(sha256) is None or not path.is_file():
+                raise EngcmpError(f"receipt {sha256[:12]} is missing", where=name, remedy=_AGAIN)
+            data = _read(path, "receipt")
         if sha256_bytes(data) != sha256:
-            raise EngcmpError("receipt was changed after it was written", where=str(path), remedy=_AGAIN)
-        return parse_canonical(data, what="receipt", where=str(path), remedy=_AGAIN)
+            raise EngcmpError("receipt was changed after it was written", where=name, remedy=_AGAIN)
+        return parse_canonical(data, what="receipt", where=name, remedy=_AGAIN)
 
     def head_path(self, place: Place) -> Path:
         return self.home / "heads" / place.study / place.arm_folder / f"{place.artifact}.json"
@@ -419,32 +442,9 @@ def head_of(data: bytes, place: Place, *, where: str) -> str:
     return sha256
 
 
-def file_status(path: Path) -> list[int] | None:
-    """Size, mtime, ctime and inode of an ordinary file; None for anything else. Raises OSError for what cannot be looked at."""
-    if path.is_symlink() or not path.is_file():
-        return None
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _same_bytes(before: list[int], after: list[int] | None) -> bool:
-    """Whether two statuses are of the same file with the same bytes: size, mtime and inode, but not ctime."""
-    return after is not None and [before[0], before[1], before[3]] == [after[0], after[1], after[3]]
-
-
 def _blobs_of(receipt: Mapping[str, Any]) -> list[Blob]:
     return [Blob(output["sha256"], output["bytes"], output["suffix"]) for output in receipt["outputs"]]
 
 
 def _name(blob: Blob) -> str:
     return f"{blob.sha256}.{blob.suffix}"
-
-
-def _read(path: Path, what: str) -> bytes:
-    """The bytes of an ordinary file; a pipe or device in its place would block or never end."""
-    try:
-        if file_status(path) is None:
-            raise EngcmpError(f"{what} is missing or not an ordinary file", where=str(path), remedy=_AGAIN)
-        return path.read_bytes()
-    except OSError as error:
-        raise EngcmpError(f"{what} cannot be read: {error.strerror}", where=str(path), remedy=_AGAIN) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,19 +139,29 @@ def _read_history(store: Store, study: str, reached: Reached) -> None:
     """Every receipt that no head reaches: its bytes must have the hash of its name too."""
     known = {problem.file for problem in reached.problems}
     folder = store.home / "receipts"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.stem in reached.receipts or shown(store, path) in known:
+    for name in _names(folder):
+        stem, dot, suffix = name.rpartition(".")
+        if stem in reached.receipts or (known and shown(store, folder / name) in known):
             continue
         try:
-            if path.suffix != ".json":
+            if dot + suffix != ".json":
                 raise EngcmpError("not a receipt")
-            receipt = sound_receipt(store, path.stem)
+            receipt = sound_receipt(store, stem)
         except EngcmpError as error:
             what = f"{error.what}; no current result needs it: restore it from a copy, or remove it"
-            reached.problems.append(Problem(shown(store, path), what))
+            reached.problems.append(Problem(shown(store, folder / name), what))
             continue
         if receipt["study"] == study:
-            reached.history[path.stem] = receipt
+            reached.history[stem] = receipt
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder in order; as text, since a Path for each of very many costs as much as to check them."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def link_problems(store: Store, reached: Reached) -> Iterator[Problem]:

@@ -146,7 +146,7 @@ def file_problems(
     """Hash every file that a receipt names, once, on all cores. What no current result needs may be gone, but not changed."""
     needed = _blobs(reached.needed())
     others = _blobs([*reached.receipts.values(), *reached.history.values()]) - needed
-    older = {blob for blob in others if os.path.lexists(store.path(blob))}
+    older = {blob for blob in others if store.lies_here(blob)}
     total = sum(blob.bytes for blob in needed | older)
     progress, done = Progress(say, "verify", "bytes", total, clock_ns), 0
     faults: dict[Blob, str] = {}
@@ -203,9 +203,9 @@ def _owners(reached: Reached, blob: Blob) -> str:
 
 
 def _fault(store: Store, blob: Blob) -> str | None:
-    path = store.path(blob)
     if store.holds(blob):
         return None
+    path = store.path(blob)
     if not os.path.lexists(path):
         return "file is missing"
     if path.is_symlink() or not path.is_file():

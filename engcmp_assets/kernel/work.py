@@ -283,7 +283,7 @@ def record(work: Work, made: Made, *, started_at: str) -> Done:
 def sound_receipt(store: Store, sha256: str) -> dict[str, Any]:
     """A stored receipt, whose bytes have its hash and whose contents are a receipt's. Raises EngcmpError for anything else."""
     receipt = store.read_receipt(sha256)
-    check_receipt(receipt, where=str(store.receipt_path(sha256)))
+    check_receipt(receipt, where=store.receipt_name(sha256))
     return receipt
 
 

@@ -15,6 +15,7 @@ from engcmp_assets.kernel.claims.rules_kinds import APART, IDENTICAL
 from engcmp_assets.kernel.names import ALL
 from engcmp_assets.kernel.plots import format_number
 from engcmp_assets.kernel.records import ArmKey
+from engcmp_assets.kernel.uncertainty import BOOTSTRAP_CLUSTERS
 from engcmp_assets.publication.formats import (
     FLOORS,
     counted,
@@ -145,6 +146,18 @@ def value_only(figure: Mapping[str, Any]) -> bool:
     return number(figure["value"]) is not None and isinstance(interval, Mapping) and "missing" in interval
 
 
+def too_few(figure: Mapping[str, Any]) -> str:
+    """Why a figure is a value only: the number of its documents, or, where they are enough for an interval, what it lacks."""
+    if figure["clusters"] < BOOTSTRAP_CLUSTERS:
+        return counted(figure["clusters"], "document")
+    return reason(declared_interval(figure))
+
+
+def _from(figure: Mapping[str, Any]) -> str:
+    few = too_few(figure)
+    return f"from {few}" if figure["clusters"] < BOOTSTRAP_CLUSTERS else few
+
+
 def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str, Any]) -> str:
     """One figure of a pair as a headline without numbers; `term` is the summary's term of its measure."""
     candidate, baseline = side_names(pair)
@@ -154,7 +167,7 @@ def claim(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
     word = stated(pair, figure).verdict
     if word == "not resolved" and value_only(figure):
         first = candidate.capitalize() if compares_paths(pair) else candidate
-        return f"{first} beside {baseline}: values only, from {counted(figure['clusters'], 'document')}"
+        return f"{first} beside {baseline}: values only, {_from(figure)}"
     directed = _is_of_the_reference(term)
     if word == "resolved" and directed:
         closer, other = _better(candidate, baseline, value, term)
@@ -204,7 +217,7 @@ def brief(pair: Mapping[str, Any], figure: Mapping[str, Any], term: Mapping[str,
         closer, _ = _better(*(names if short else ("first", "second")), value, term)
         return f"{closer}, by {format_number(abs(value))}{_magnitudes(interval)}"
     if value_only(figure):
-        return f"{format_number(value)}, {counted(figure['clusters'], 'document')}: value only"
+        return f"{format_number(value)}, {too_few(figure)}: value only"
     return format_measured(value, interval)
 
 
@@ -235,7 +248,7 @@ def _difference_sentence(pair: Mapping[str, Any], figure: Mapping[str, Any]) -> 
     difference = f"{candidate} minus {baseline}: "
     if verdict_word(figure) != "not resolved":
         return f"{difference}{format_measured(figure['value'], declared_interval(figure))} {figure['unit']}"
-    few = f"a value only, from {counted(figure['clusters'], 'document')}"
+    few = f"a value only, {_from(figure)}"
     rest = few if value_only(figure) else _bound(figure)
     return f"{difference}{format_number(figure['value'])} {figure['unit']}; {rest}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engcmp_resources.canonical import canonical_bytes
-from engcmp_resources.disk import disk_errors, locked, make_folder, replace_visible, require_space
+from engcmp_resources.disk import disk_errors, file_status, locked, make_folder, replace_visible, require_space
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.fetching.base import Digest, Fetcher, Planned, Say, Wanted, hashed, place_within
 from engcmp_resources.fetching.http import Http
@@ -16,7 +16,6 @@ from engcmp_resources.fetching.hugging_face import HuggingFace
 from engcmp_resources.fetching.mirror import FETCHED, Mirror, read_fetched
 from engcmp_resources.fetching.others import Git, PackageIndex
 from engcmp_resources.fetching.registry import Registry
-from engcmp_resources.store import file_status
 
 SCHEMA = "engcmp.fetched/1"
 _LOCK = ".lock"

@@ -11,10 +11,12 @@ VICTIMS = ("run worker", "daemon", "engine", "webserver")
 PLACES = ("served", "contained") if MOMENTS < 24 else ("served", "contained", "child")
 OF_COMMAND = max(1, MOMENTS // 4)
 """The kills of a run that the command started; the others are of runs that the UI started, in each place in turn."""
+UNDER_UI = max(MOMENTS - OF_COMMAND, len(PLACES) * len(VICTIMS))
+"""In each place every kind of victim at least once, however few the moments are."""
 
 
 def victims_in(place: str) -> list[str]:
     """Whom the kills in a place hit, in order: over the places and within each, every kind of victim comes in its turn."""
     first = PLACES.index(place)
-    turns = range(first, MOMENTS - OF_COMMAND, len(PLACES))
+    turns = range(first, UNDER_UI, len(PLACES))
     return [VICTIMS[(first + number) % len(VICTIMS)] for number, _ in enumerate(turns)]

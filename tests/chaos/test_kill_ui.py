@@ -21,7 +21,7 @@ from cut import Watch, journals, lock_is_free, windows_of
 from docker_engine import docker_engine  # noqa: F401 - a fixture
 from homes import unfinished
 from kill_places import JOB, Place, child_place, contained_place, served_place
-from moments import PLACES, SEED, victims_in
+from moments import PLACES, SEED, VICTIMS, victims_in
 from tiny import TINY
 from ui_process import Ui, forget, processes_of, running_ui, wait_for
 
@@ -167,7 +167,7 @@ def test_whatever_is_killed_under_the_ui_a_restart_completes_the_run_and_nothing
     rows, figures = [made.rows(arm) for arm in made.arms], [made.figures(arm) for arm in made.arms]
     for arm in made.arms:
         forget(made.tiny.home, arm, made.made(arm), study=TINY)
-    told = []
+    told, hit = [], set()
     with ExitStack() as stack:
         killed = Killed(made, stack)
         for number, victim in enumerate(victims_in(name), start=1):
@@ -178,8 +178,10 @@ def test_whatever_is_killed_under_the_ui_a_restart_completes_the_run_and_nothing
                 killed.launch()
                 if killed.kill(victim, stage, delay):
                     break
+            hit.add(victim)
             killed.recover(victim, where)
             told.append(f"{victim} {delay:.1f} s after {stage}")
+        assert hit == set(VICTIMS), "each kind of victim was there and was killed"
         made.revive()
         killed.settle()
         killed.hold_known()

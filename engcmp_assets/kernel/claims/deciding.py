@@ -18,8 +18,11 @@ def without_zero(ends: Ends | None) -> bool:
 
 
 def bound_of(look: Look) -> float | None:
-    """The largest effect that the interval does not exclude; None without an interval, and for one without a width."""
-    ends = look.deciding or look.interval
+    """The largest effect that the interval does not exclude; None without an interval, and for one without a width.
+
+    Where a family's own interval cannot be given (too few replicates), the narrower one of the look alone bounds nothing.
+    """
+    ends = look.bounding
     if ends is None or math.isclose(ends.low, ends.high, rel_tol=_NO_WIDTH):
         return None
     return max(abs(ends.low), abs(ends.high))
@@ -28,7 +31,7 @@ def bound_of(look: Look) -> float | None:
 def unresolved(claim: Claim, look: Look) -> Claim:
     """The claim as not resolved, with the bound that its interval gives."""
     bound = bound_of(look)
-    softer = claim.changed(verdict="not resolved", interval=look.deciding or look.interval, bound=bound)
+    softer = claim.changed(verdict="not resolved", interval=look.bounding, bound=bound)
     return softer if bound is not None else softer.with_limit("value only")
 
 

@@ -48,6 +48,11 @@ class Look:
         """The number of clusters."""
         return len(self.documents) if isinstance(self.documents, tuple) else self.documents
 
+    @property
+    def bounding(self) -> Ends | None:
+        """The interval that bounds what was not resolved: of a look that is not primary that of its family, or none."""
+        return self.deciding if self.deciding is not None or not self.primary else self.interval
+
 
 @dataclass(frozen=True, slots=True)
 class Repeats:

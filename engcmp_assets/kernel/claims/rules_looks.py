@@ -87,6 +87,8 @@ def holds_zero(claim: Claim, facts: Facts) -> str | None:
     look = measured(facts)
     if claim.verdict != "resolved" or not _is_difference(claim) or claim.measure == ANY:
         return None
+    if look.deciding is None and look.interval is not None and not look.primary:
+        return "a difference is called resolved, and no interval at the level of its family could be given"
     ends = look.deciding or claim.interval
     if ends is None:
         return "a difference is called resolved without an interval"
@@ -201,7 +203,7 @@ def floor_unsaid(claim: Claim, facts: Facts) -> str | None:
 
 def _no_bootstrap(claim: Claim, facts: Facts) -> Claim:
     look = measured(facts)
-    ends = look.deciding or look.interval
+    ends = look.bounding
     count = claim.clusters if claim.clusters is not None else look.clusters or 0
     if ends is not None and not ends.method.startswith(BOOTSTRAP) and count >= INTERVAL_CLUSTERS:
         resolved = without_zero(ends) and look.sign_flip_p is not None and look.sign_flip_p < SIGN_FLIP_P
