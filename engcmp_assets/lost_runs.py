@@ -17,6 +17,8 @@ _PROC = Path("/proc")
 _CLOCK_SLACK_S = 2.0
 # A run tells its process as its first word; one that was killed just before that would be in progress for ever.
 _SILENT_S = 600.0
+# From there to its first step, which tags it with its process, it loads the studies.
+_LOADING_S = 120.0
 PROCESS_TAG = "engcmp/process"
 
 
@@ -52,17 +54,17 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
     """Report every run in progress whose process is gone as failed (as canceled, if that was asked for); their ids.
 
     A killed command, a killed UI or a restarted machine leave such runs. What they completed is in the store, so that
-    materializing again continues. A run that has not told its process yet is left alone, unless it never will. So is one that went to
-    a worker of another machine: this machine's processes say nothing of it (beats.py).
+    materializing again continues. A run that has not told its process yet is left alone, until it has been looked at for so long that
+    it never will. So is one that went to a worker of another machine: this machine's processes say nothing of it (beats.py).
     """
     lost: list[str] = []
     for record in instance.get_run_records(dg.RunsFilter(statuses=list(_IN_PROGRESS))):
         if TASK_TAG in record.dagster_run.tags:
             continue
         run, worker = record.dagster_run, _worker(instance, record.dagster_run.run_id)
-        if _is_told(run) or (
-            _lives(*worker) if worker else time.time() - record.update_timestamp.timestamp() < _SILENT_S
-        ):
+        lives = _lives(*worker) if worker else None
+        unknown = lives is None and not _waited_for(instance, run.run_id, _LOADING_S if worker else _SILENT_S)
+        if _is_told(run) or lives or unknown:
             continue
         process = f"Process {worker[0]} of this run is gone" if worker else "This run never told its process"
         text = f"{process}; what is complete is kept: materialize again to continue"
@@ -73,6 +75,18 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
         lost.append(run.run_id)
     return lost
+
+
+def _waited_for(instance: dg.DagsterInstance, run_id: str, seconds: float) -> bool:
+    """Whether the run was looked at that long ago and could not be judged then either: by the seconds since boot, kept in the instance,
+    because the wall clock, which its records go by, may be set forward while it starts.
+    """
+    key, now_s = f"engcmp/looked-at/{run_id}/{(owner() or 'no boot').split()[0]}", time.monotonic()
+    first = instance.run_storage.get_cursor_values({key}).get(key)
+    if first is None or now_s < float(first):  # without /proc a restart is seen by its younger clock
+        instance.run_storage.set_cursor_values({key: str(now_s)})
+        return False
+    return now_s - float(first) >= seconds
 
 
 def _worker(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
@@ -103,8 +117,10 @@ def _fields(pid: int) -> list[str] | None:
         return None
 
 
-def _lives(pid: int, seen_at: float) -> bool:
-    """Whether the process with this id still is the one that was seen then, and not a later one with the same id."""
+def _lives(pid: int, seen_at: float) -> bool | None:
+    """Whether the process with this id still is the one that was seen then. None for one that began later by the wall clock: another
+    one with the same id, or the clock was set forward since.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -112,7 +128,9 @@ def _lives(pid: int, seen_at: float) -> bool:
     except PermissionError:
         return False  # another user's: a run's process is ours
     started_at = _started_at(pid)
-    return started_at is None or started_at <= seen_at + _CLOCK_SLACK_S
+    if started_at == math.inf:
+        return False
+    return True if started_at is None or started_at <= seen_at + _CLOCK_SLACK_S else None
 
 
 def _started_at(pid: int) -> float | None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -436,7 +437,13 @@ def test_a_run_that_never_told_its_process_is_reported_after_a_while(
         started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "nothing")
         instance.report_dagster_event(started, run.run_id)
         assert end_lost_runs(instance) == []
-        monkeypatch.setattr("engcmp_assets.lost_runs._SILENT_S", -1.0)
+        true, began = time.time, time.monotonic()
+        with monkeypatch.context() as patch:  # a clock that is set forward is no silence
+            patch.setattr(time, "time", lambda: true() + 86_400)
+            assert end_lost_runs(instance) == []
+        monkeypatch.setattr(time, "monotonic", lambda: began + 599)
+        assert end_lost_runs(instance) == []
+        monkeypatch.setattr(time, "monotonic", lambda: began + 601)
         assert end_lost_runs(instance) == [run.run_id]
         after = instance.get_run_by_id(run.run_id)
         assert after is not None and after.status == dg.DagsterRunStatus.FAILURE

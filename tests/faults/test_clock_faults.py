@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,75 @@ def test_a_clock_that_is_set_forward_silences_no_run_of_another_machine(
         assert after is not None and after.status == dg.DagsterRunStatus.FAILURE, (
             "one that is silent is ended all the same"
         )
+
+
+STARTING = """
+import os, sys, time
+import dagster as dg
+from dagster._core.events import EngineEventData
+from engcmp_assets.lost_runs import tell_process
+
+with dg.DagsterInstance.get() as instance:
+    run = instance.get_run_by_id(sys.argv[1])
+    instance.report_engine_event("Started", run, EngineEventData({"pid": dg.MetadataValue.text(str(os.getpid()))}))
+    print("said", flush=True)
+    sys.stdin.readline()
+    tell_process(instance, run)
+    print("told", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_clock_that_is_set_forward_while_a_run_starts_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour, before its process is known and between that and its first step; killed at either place, it is ended all the same."""
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+
+    @dg.job
+    def nothing() -> None: ...
+
+    with open_instance() as instance:
+        run = instance.create_run_for_job(nothing)
+        instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "nothing"), run.run_id)
+        ahead, later = Ahead(monkeypatch), time.monotonic() + 121
+        ahead.set(HOUR_S)
+        assert lost_runs.end_lost_runs(instance) == [], "it has not told its process yet"
+        ahead.set(0)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", STARTING, run.run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == "said\n"
+            ahead.set(HOUR_S)
+            assert lost_runs.end_lost_runs(instance) == [], "its process lives, whatever its start seems to be"
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            assert worker.stdout.readline() == "told\n"
+            monkeypatch.setattr(time, "monotonic", lambda: later)
+            assert lost_runs.end_lost_runs(instance) == []
+        finally:
+            worker.kill()
+            worker.wait()
+        assert lost_runs.end_lost_runs(instance) == [run.run_id]
+
+
+class Ahead:
+    """The wall clock of this process, and the boot time that /proc gives, so much ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._s, self._time, self._started = 0.0, time.time, lost_runs._started_at
+        monkeypatch.setattr(time, "time", lambda: self._time() + self._s)
+        monkeypatch.setattr(lost_runs, "_started_at", self._started_later)
+
+    def set(self, seconds: float) -> None:
+        self._s = seconds
+
+    def _started_later(self, pid: int) -> float | None:
+        started = self._started(pid)
+        return None if started is None else started + self._s
 
 
 def test_a_wait_that_a_server_asked_for_ends_at_once_where_the_clock_is_set_back(
