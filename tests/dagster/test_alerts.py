@@ -17,7 +17,7 @@ from engcmp_assets import alerting
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.version_alerts import ALERTS, Alert
-from engcmp_assets.kernel.work import Session
+from engcmp_assets.kernel.work import Done, Session
 from engcmp_resources import webhook
 from engcmp_resources.store import Store
 from engcmp_resources.webhook import ADDRESS, TOKEN, Webhook
@@ -100,6 +100,49 @@ def test_the_sensor_sends_nothing_without_a_webhook_and_then_what_stands(
     for text in (out.out, out.err, str(first.cursor), str(first.skip_reason), str(sensor.description)):
         assert SECRET not in text
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+def test_each_of_the_four_reasons_fails_its_own_check_and_is_told_to_the_webhook_with_its_paragraph_and_link(
+    receiver: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the functions that the comparisons' step and the sensor call, on pairs of which the newest has all four faults."""
+
+    def figure(measure: str, value: float, verdict: str) -> dict[str, Any]:
+        ends = {"low": value - 0.01, "high": value + 0.01}
+        return {"measure": measure, "panel": "pa", "population": "all", "value": value, "verdict": verdict, "unit": "nats", "rows": 384,
+                "interval": ends, "primary": measure == "kl_full"}  # fmt: skip
+
+    cell = {
+        "population": "code",
+        "measure": "decode_tok_s",
+        "value": 0.7,
+        "verdict": "slower",
+        "floor": {"band": [0.9, 1.1]},
+    }
+    same = [figure("kl_full", 0.0, "bit-identical"), figure("rows_bit_identical", 1.0, "bit-identical")]
+    other = [figure("kl_full", 0.02, "resolved"), figure("rows_bit_identical", 0.25, "descriptive")]
+    pairs: list[dict[str, Any]] = [
+        {"pair_id": "old", "candidate": "q8/e@v9", "baseline": "q8/e@v8", "state": "compared", "figures": same, "undeclared": []},
+        {"pair_id": "new", "candidate": "q8/e@v10", "baseline": "q8/e@v9", "state": "compared", "figures": other,
+         "undeclared": ["n_threads"], "speed": {"figures": [cell]}},
+    ]  # fmt: skip
+    monkeypatch.setenv("ENGCMP_HOME", str(tmp_path))
+    monkeypatch.setenv(ADDRESS, receiver["address"])
+    monkeypatch.setattr(alerting, "_pairs", lambda _session, _done: pairs)
+    monkeypatch.setattr(alerting, "version_bars", lambda _session, _pairs: {})
+    done = Done({}, "0" * 64, answered_from_store=False)
+    monkeypatch.setattr(Session, "current", lambda _self, _artifact, _arm: done)
+    study = load_study(STUDY)
+    checks = {one.name: one for one in alerting.version_checks(Session(study, Store(tmp_path), "test", print), done)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        alerting.alerts_sensor(study)(dg.build_sensor_context(instance=instance))
+    sent = {one["check"]: one for one in receiver["got"]}
+    assert set(sent) == set(checks) == set(ALERTS) and len(receiver["got"]) == len(ALERTS)
+    words = ("reads worse by kl_full", "rows", "1 of 1 speeds are slower", "n_threads")
+    for name, word in zip(ALERTS, words, strict=True):
+        assert not checks[name].passed and word in checks[name].explanation and "\n" not in checks[name].explanation
+        assert sent[name]["explanation"] == checks[name].explanation and sent[name]["pair"] == "new"
+        assert sent[name]["link"] == checks[name].evidence["link"] == alerting.link_of(study)
 
 
 def test_before_anything_was_compared_there_is_no_alert(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

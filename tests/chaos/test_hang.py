@@ -1,0 +1,113 @@
+"""An engine of ours that hangs within a whole run, as a child process and in a container behind a good /health.
+
+It is told in time and ended, the other arm is measured, and the next run goes on from what was whole.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cut import journals, lock_is_free, windows_of
+from docker_engine import docker_engine  # noqa: F401 - a fixture
+from homes import assert_one_clear_line, unfinished
+from kill_places import Place, child_place, contained_place
+from launching import misbehave, says_it_is_well
+from tiny import TINY
+
+from engcmp_resources.engines._child import Child
+from engcmp_resources.engines._serving import Served
+from engcmp_resources.gpu_locks import leases
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftover processes in /proc")
+
+DEADLINE_S = 6.0
+HANG_AT = 2  # the window, so that one is whole before
+
+
+@contextmanager
+def child_that_stops(seen: list[float]) -> Iterator[None]:
+    """The second window that is asked of a child process finds it stopped, by the deadline of this test."""
+    ask = Child.ask
+
+    def asked(self: Child, request: dict[str, Any], *, doing: str, deadline_s: float) -> dict[str, Any]:
+        if doing.startswith("decoding window"):
+            deadline_s = DEADLINE_S
+            seen.append(time.monotonic())
+            if len(seen) == HANG_AT:
+                os.kill(self.process.pid, signal.SIGSTOP)
+        return ask(self, request, doing=doing, deadline_s=deadline_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "ask", asked)
+        yield
+
+
+@contextmanager
+def container_that_hangs(seen: list[float]) -> Iterator[None]:
+    """The second window that is asked of a container finds it stuck, and well by its /health."""
+    take = Served.light_rows
+
+    def taken(self: Served, *arguments: Any) -> Any:
+        seen.append(time.monotonic())
+        self._deadline_s = DEADLINE_S
+        if len(seen) == HANG_AT:
+            misbehave(self, "stuck_but_healthy")
+            assert says_it_is_well(self)
+        return take(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Served, "light_rows", taken)
+        yield
+
+
+@pytest.fixture
+def contained(docker_engine: None, tmp_path: Path, measured_home: Path) -> Iterator[Place]:
+    with contained_place(tmp_path, measured_home) as made:
+        yield made
+
+
+@pytest.fixture
+def child(tmp_path: Path, measured_home: Path) -> Iterator[Place]:
+    with child_place(tmp_path, measured_home) as made:
+        yield made
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("where", "hanging", "said"),
+    [
+        ("child", child_that_stops, f"no answer within {DEADLINE_S:g} s"),
+        ("contained", container_that_hangs, "it was stuck and has been removed"),
+    ],
+)
+def test_an_engine_that_hangs_in_a_run_is_told_and_ended_and_the_next_run_goes_on(
+    where: str, hanging: Callable[[list[float]], Any], said: str, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    place: Place = request.getfixturevalue(where)
+    for name, value in place.tiny.variables.items():
+        monkeypatch.setenv(name, value)
+    first, other = place.arms
+    seen: list[float] = []
+    with hanging(seen):
+        done = place.tiny.run("run", TINY)
+    assert_one_clear_line(done, first, said)
+    assert DEADLINE_S - 1 < seen[HANG_AT] - seen[HANG_AT - 1] < 120, "the other arm was asked soon after the deadline"
+    assert place.is_done(other) and not place.is_done(first)
+    (kept,) = map(windows_of, journals(place.tiny.home).values())
+    assert len(kept) == HANG_AT - 1
+    assert place.ours_left() == [] and lock_is_free() and leases() == []
+    again = place.tiny.run("run", TINY)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert place.is_done(first) and set(kept) <= place.captured(first), "the window that was whole is not taken again"
+    proved = place.tiny.run("verify", TINY)
+    assert proved.returncode == 0, proved.stdout
+    assert journals(place.tiny.home) == {} and unfinished(place.tiny.home) == []
+    assert place.ours_left() == [] and lock_is_free()
