@@ -37,8 +37,8 @@ lint: $(VENV)/.ready-dev
 test: $(VENV)/.ready-dev lint
 	@$(BIN)/python tests/run_all.py
 
-# SIGKILL at 50 seeded moments of a run of two arms (8 of them are in `make test`): of the command, and of what the UI starts (run worker,
-# daemon, webserver, engine), with engines as child processes, as servers that run already and in containers. ENGCMP_CHAOS_SEED repeats
+# SIGKILL at 50 seeded moments of a run of two arms (10 are in `make test`): of the command, and of what the UI starts (run worker,
+# daemon, webserver, engine: each in each place), with engines as child processes, as servers that run already and in containers. ENGCMP_CHAOS_SEED repeats
 # another draw.
 chaos: $(VENV)/.ready-dev
 	ENGCMP_CHAOS_MOMENTS=50 $(BIN)/python -m pytest tests/chaos

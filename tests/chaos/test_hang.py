@@ -52,8 +52,13 @@ def child_that_stops(seen: list[float]) -> Iterator[None]:
 @contextmanager
 def container_that_hangs(seen: list[float]) -> Iterator[None]:
     """The second window that is asked of a container finds it stuck, and well by its /health."""
-    take = Served.light_rows
+    with pytest.MonkeyPatch.context() as patch:
+        for take in (Served.full_rows, Served.light_rows):
+            patch.setattr(Served, take.__name__, _stuck_at_the_second(take, seen))
+        yield
 
+
+def _stuck_at_the_second(take: Callable[..., Any], seen: list[float]) -> Callable[..., Any]:
     def taken(self: Served, *arguments: Any) -> Any:
         seen.append(time.monotonic())
         self._deadline_s = DEADLINE_S
@@ -62,9 +67,7 @@ def container_that_hangs(seen: list[float]) -> Iterator[None]:
             assert says_it_is_well(self)
         return take(self, *arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Served, "light_rows", taken)
-        yield
+    return taken
 
 
 @pytest.fixture
@@ -98,6 +101,7 @@ def test_an_engine_that_hangs_in_a_run_is_told_and_ended_and_the_next_run_goes_o
     seen: list[float] = []
     with hanging(seen):
         done = place.tiny.run("run", TINY)
+    assert len(seen) > HANG_AT, seen
     assert_one_clear_line(done, first, said)
     assert DEADLINE_S - 1 < seen[HANG_AT] - seen[HANG_AT - 1] < 120, "the other arm was asked soon after the deadline"
     assert place.is_done(other) and not place.is_done(first)
