@@ -139,6 +139,7 @@ def test_verify_never_loads_dagster(home_copy: Path) -> None:
     assert "Dagster events agree" in done.stdout
 
 
+@pytest.mark.usefixtures("measured_home")  # which freezes the study
 def test_a_home_without_results_is_an_error_that_says_what_to_do(tmp_path: Path, here: Here) -> None:
     done = here("verify", STUDY, home=tmp_path)
     assert done.returncode == 1

@@ -23,24 +23,31 @@ from tiny import TINY
 
 from engcmp_resources.engines._child import Child
 from engcmp_resources.engines._serving import Served
+from engcmp_resources.engines._vllm_http import VllmApi
 from engcmp_resources.gpu_locks import leases
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftover processes in /proc")
 
 DEADLINE_S = 6.0
-HANG_AT = 2  # the window, so that one is whole before
+
+
+def is_due(home: Path, at: list[float]) -> bool:
+    """Whether an engine is to hang now: once, when a window is whole."""
+    due = not at and any(map(windows_of, journals(home).values()))
+    if due:
+        at.append(time.monotonic())
+    return due
 
 
 @contextmanager
-def child_that_stops(seen: list[float]) -> Iterator[None]:
-    """The second window that is asked of a child process finds it stopped, by the deadline of this test."""
+def child_that_stops(home: Path, at: list[float]) -> Iterator[None]:
+    """The window after the first whole one finds the child process stopped, by the deadline of this test."""
     ask = Child.ask
 
     def asked(self: Child, request: dict[str, Any], *, doing: str, deadline_s: float) -> dict[str, Any]:
         if doing.startswith("decoding window"):
             deadline_s = DEADLINE_S
-            seen.append(time.monotonic())
-            if len(seen) == HANG_AT:
+            if is_due(home, at):
                 os.kill(self.process.pid, signal.SIGSTOP)
         return ask(self, request, doing=doing, deadline_s=deadline_s)
 
@@ -50,19 +57,21 @@ def child_that_stops(seen: list[float]) -> Iterator[None]:
 
 
 @contextmanager
-def container_that_hangs(seen: list[float]) -> Iterator[None]:
-    """The second window that is asked of a container finds it stuck, and well by its /health."""
+def container_that_hangs(home: Path, at: list[float]) -> Iterator[None]:
+    """The window after the first whole one finds the container stuck, and well by its /health."""
     with pytest.MonkeyPatch.context() as patch:
         for take in (Served.full_rows, Served.light_rows):
-            patch.setattr(Served, take.__name__, _stuck_at_the_second(take, seen))
+            patch.setattr(Served, take.__name__, _stuck_when_due(take, home, at))
         yield
 
 
-def _stuck_at_the_second(take: Callable[..., Any], seen: list[float]) -> Callable[..., Any]:
+def _stuck_when_due(take: Callable[..., Any], home: Path, at: list[float]) -> Callable[..., Any]:
     def taken(self: Served, *arguments: Any) -> Any:
-        seen.append(time.monotonic())
+        # The simulated CuteAFD dumps rows without a token's step, which is where it would be stuck.
+        if not isinstance(self._client, VllmApi):
+            return take(self, *arguments)
         self._deadline_s = DEADLINE_S
-        if len(seen) == HANG_AT:
+        if is_due(home, at):
             misbehave(self, "stuck_but_healthy")
             assert says_it_is_well(self)
         return take(self, *arguments)
@@ -91,22 +100,22 @@ def child(tmp_path: Path, measured_home: Path) -> Iterator[Place]:
     ],
 )
 def test_an_engine_that_hangs_in_a_run_is_told_and_ended_and_the_next_run_goes_on(
-    where: str, hanging: Callable[[list[float]], Any], said: str, request: pytest.FixtureRequest,
+    where: str, hanging: Callable[[Path, list[float]], Any], said: str, request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     place: Place = request.getfixturevalue(where)
     for name, value in place.tiny.variables.items():
         monkeypatch.setenv(name, value)
-    first, other = place.arms
-    seen: list[float] = []
-    with hanging(seen):
+    other, first = place.arms if where == "contained" else place.arms[::-1]
+    at: list[float] = []
+    with hanging(place.tiny.home, at):
         done = place.tiny.run("run", TINY)
-    assert len(seen) > HANG_AT, seen
+    ended = time.monotonic()
     assert_one_clear_line(done, first, said)
-    assert DEADLINE_S - 1 < seen[HANG_AT] - seen[HANG_AT - 1] < 120, "the other arm was asked soon after the deadline"
+    assert DEADLINE_S - 1 < ended - at[0] < 300, "far below the deadline that a window has"
     assert place.is_done(other) and not place.is_done(first)
     (kept,) = map(windows_of, journals(place.tiny.home).values())
-    assert len(kept) == HANG_AT - 1
+    assert len(kept) == 1
     assert place.ours_left() == [] and lock_is_free() and leases() == []
     again = place.tiny.run("run", TINY)
     assert again.returncode == 0, again.stderr[-3000:]
