@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,25 +63,23 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Wait until the names in `folder` are on disk; of a file, its bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_synced(contents: Mapping[Path, bytes]) -> None:
-    """Write files, and come back when their bytes are on disk. Waiting for all at once is one wait, not one for each."""
+def write_synced(contents: Mapping[Path, bytes], folders: Collection[Path] = ()) -> None:
+    """Write files, and come back when their bytes, and the names in `folders`, are on disk.
+
+    Waiting for all at once is one wait, not one for each.
+    """
     for path, content in contents.items():
         path.write_bytes(content)
-    with ThreadPoolExecutor(len(contents)) as waiting:
-        list(waiting.map(_sync_file, contents))
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    with ThreadPoolExecutor(len(contents) + len(folders)) as waiting:
+        list(waiting.map(sync_folder, (*contents, *folders)))
 
 
 def write_whole(target: Path, data: bytes, *, temporary: Path, mode: int) -> None:
@@ -105,20 +103,42 @@ def replace_visible(path: Path, data: bytes) -> None:
     write_whole(path, data, temporary=path.with_name(f".{path.name}.partial"), mode=0o644)
 
 
-def replace_all_visible(contents: Mapping[Path, bytes]) -> None:
-    """`replace_visible` of files of one folder: each appears whole or not at all, in their order. A kill may leave the first ones."""
+def replace_all_visible(contents: Mapping[Path, bytes | Path], folders: Collection[Path] = ()) -> None:
+    """`replace_visible` of files of one folder: each appears whole or not at all, in their order. A kill may leave the first ones.
+
+    A Path in place of bytes is a file on disk that gets this name too, or is copied where a file has one name only. The names in
+    `folders` are on disk before the first file appears.
+    """
     folder = next(iter(contents)).parent
     partials = {path: path.with_name(f".{path.name}.partial") for path in contents}
     with disk_errors(folder):
         try:
-            write_synced({partials[path]: content for path, content in contents.items()})
+            written = {}
+            for path, content in contents.items():
+                if isinstance(content, bytes):
+                    written[partials[path]] = content
+                elif not _linked(content, partials[path]):
+                    written[partials[path]] = content.read_bytes()
+            write_synced(written, folders)
             for path, partial in partials.items():
                 partial.chmod(0o644)
-                partial.replace(path)
+                partial.replace(path)  # of two names of one file it does nothing: the partial one goes below
         finally:
             for partial in partials.values():
                 partial.unlink(missing_ok=True)
         sync_folder(folder)
+
+
+def _linked(file: Path, name: Path) -> bool:
+    """Give `file` a second name; False where the file system has no such thing."""
+    name.unlink(missing_ok=True)  # what a kill left
+    try:
+        os.link(file, name)
+    except OSError as error:
+        if error.errno in _FULL or not file.is_file():
+            raise
+        return False
+    return True
 
 
 def keep_whole(partial: Path, target: Path) -> None:

@@ -66,3 +66,48 @@ def test_the_waits_for_the_disk_are_one_wait(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "fsync", lambda _: together.wait(10))  # each comes back only when all wait
     write_synced(contents(tmp_path, "new"))
     assert not together.broken
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux names the file of a descriptor")
+def test_a_file_that_is_there_gets_a_second_name_after_the_folders_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        told.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    def named(self: Path, target: Path) -> Path:
+        told.append(f"named {target.name}")
+        return rename(self, target)
+
+    part = tmp_path / "parts" / "table"
+    part.parent.mkdir()
+    part.write_bytes(b"kept")
+    monkeypatch.setattr(Path, "replace", named)
+    monkeypatch.setattr(os, "fsync", noted)
+    for _ in range(2):  # the second time the name is there already, of the same file
+        told.clear()
+        replace_all_visible({tmp_path / "table": part, tmp_path / "cells": b"all"}, [part.parent])
+        assert set(told[:2]) == {".cells.partial", "parts"}
+        assert told[2:] == ["named table", "named cells", tmp_path.name]
+        assert (tmp_path / "table").samefile(part)
+        assert {path.name for path in tmp_path.iterdir()} == {"table", "cells", "parts"}
+
+
+def test_where_a_file_has_one_name_only_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = tmp_path / "part"
+    part.write_bytes(b"kept")
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    replace_all_visible({tmp_path / "table": part})
+    assert (tmp_path / "table").read_bytes() == b"kept"
+    assert not (tmp_path / "table").samefile(part)
+    with pytest.raises(EngcmpError, match="cannot write there"):
+        replace_all_visible({tmp_path / "table": tmp_path / "gone"})
+    assert (tmp_path / "table").read_bytes() == b"kept"

@@ -25,9 +25,9 @@ def print_requests(plan: Plan, warm_up: int, *, as_json: bool) -> None:
         _print_json({"plan_sha256": plan.sha256, "model": plan.model, "sampling": plan.sampling}, rows)
         return
     for row in rows:
-        expected = "not stated" if row["expected_prompt_tokens"] is None else row["expected_prompt_tokens"]
+        count = "not stated" if row["expected_prompt_tokens"] is None else row["expected_prompt_tokens"]
         line = "as token ids" if row["first_line_sha256"] is None else row["first_line_sha256"][:16]
-        _print_row(row, f"expected prompt tokens {expected}  first line {line}")
+        _print_row(row, f"expected prompt tokens {count}  first line {line}")
     timed = sum(row["timed"] for row in rows)
     click.echo(
         f"{timed} timed requests in {len(plan.cells)} cells, {len(rows) - timed} untimed, and one short one to ask what the server takes; "
@@ -59,14 +59,23 @@ def print_study_requests(name: str, *, as_json: bool) -> None:
         _print_json(known | {"order": plan.order}, rows)
         return
     for row in rows:
-        expected = ", ".join(f"{arm} {count}" for arm, count in row["expected_prompt_tokens"].items())
         line = " ".join(map(str, row["first_line"]))
-        _print_row(row, f"expected prompt tokens: {expected}  first line (ids) {line}")
+        _print_row(row, f"expected prompt tokens {expected(row['expected_prompt_tokens'])}  first line (ids) {line}")
     timed = sum(row["timed"] for row in rows)
     click.echo(
         f"{timed} timed requests and {len(rows) - timed} untimed ones for each of {len(arms)} arms, in {plan.repeats} repeats; each prompt "
-        "has the frozen digest"
+        f"has the frozen digest. Where no arm is named, all count alike: {', '.join(map(str, arms))}"
     )
+
+
+def expected(counts: Mapping[str, int]) -> str:
+    """The prompt tokens that each arm must count: one number where all count alike, else each number with its arms."""
+    arms: dict[int, list[str]] = {}
+    for arm, count in counts.items():
+        arms.setdefault(count, []).append(arm)
+    if len(arms) == 1:
+        return str(next(iter(arms)))
+    return ", ".join(f"{count} ({' '.join(own)})" for count, own in sorted(arms.items()))
 
 
 def _print_row(row: Mapping[str, Any], told: str) -> None:

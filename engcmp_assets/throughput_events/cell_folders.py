@@ -120,9 +120,10 @@ def _earlier(out: Path, number: int) -> list[str]:
 
 
 def prepared(out: Path) -> None:
-    """Make the folder of the finished cells, before something is timed."""
+    """The folder of the finished cells is there, and what it holds is on disk: before the next cell is timed."""
     with disk_errors(out):
         make_folder(out / "parts")
+        sync_folder(out / "parts")
 
 
 def part_of(out: Path, number: int) -> Path:
@@ -131,23 +132,24 @@ def part_of(out: Path, number: int) -> Path:
 
 
 def keep(out: Path, number: int, *contents: bytes) -> None:
-    """Put a finished cell in its place, whole or not at all."""
+    """Put a finished cell in its place, whole or not at all, whatever ends the process or the machine.
+
+    All of it, the names within it too, is on disk before it gets its name, so what has the name is whole. A kill takes nothing of it
+    from then on. The name itself is on disk with `prepared`, before the next cell, or with `assembled`, before cells.json appears: a
+    machine that loses its power before that loses this cell, which is then measured again.
+    """
     target = part_of(out, number)
     partial = target.with_name(f".{target.name}.partial")
     with disk_errors(target):
-        make_folder(target.parent)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         digests = canonical_bytes({name: sha256_bytes(content) for name, content in zip(_NAMES, contents, strict=True)})
         try:
-            write_synced(
-                {partial / name: one for name, one in zip((*_NAMES, _DIGESTS), (*contents, digests), strict=True)}
-            )
-            sync_folder(partial)
+            files = zip((*_NAMES, _DIGESTS), (*contents, digests), strict=True)
+            write_synced({partial / name: one for name, one in files}, [partial])
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # what a full disk has cut short
-        sync_folder(target.parent)
 
 
 def refuse_changed(part: Path) -> None:
@@ -165,14 +167,14 @@ def refuse_changed(part: Path) -> None:
 
 
 def assembled(plan: Plan, out: Path, run: dict[str, Any]) -> dict[str, Any]:
-    """The three files of all cells, made from the parts."""
+    """The three files of all cells, made from the parts. The tables of one cell are the part's own files under a second name."""
     parts = [part_of(out, number) for number in range(len(plan.cells))]
     for part in parts:
         refuse_changed(part)
-    files = {}
+    files: dict[Path, bytes | Path] = {}
     for name, schema in (("events.parquet", EVENTS_SCHEMA), ("requests.parquet", REQUESTS_SCHEMA)):
         own = [part / name for part in parts]
-        files[out / name] = own[0].read_bytes() if len(own) == 1 else joined_bytes(schema, own)
+        files[out / name] = own[0] if len(own) == 1 else joined_bytes(schema, own)
     where = "the cell's document"
     cells = [
         parse_json(
@@ -184,5 +186,6 @@ def assembled(plan: Plan, out: Path, run: dict[str, Any]) -> dict[str, Any]:
         if earlier := _earlier(out, number):
             cell["earlier"] = earlier
     document = run | {"model": plan.model, "sampling": plan.sampling, "cells": cells}
-    replace_all_visible(files | {out / "cells.json": canonical_bytes(document)})  # the last tells that all are there
+    # The last tells that all are there: no part of it can then go, nor a table be cut short.
+    replace_all_visible(files | {out / "cells.json": canonical_bytes(document)}, [out / "parts"])
     return document

@@ -153,10 +153,10 @@ def _measure(
         {"began_utc": datetime.now(UTC).isoformat(timespec="seconds"), "calibration": found} | told | dict(target.note)
     )
     replace_visible(out / "run.json", canonical_bytes(run))
-    prepared(out)
     _rehearse(plan, target)
     last = None
     for number, cell in missing:
+        prepared(out)
         before = cell_warm_up(cell, target.warm_up, last=last)
         warm = None if before is None else _warmed(session, cell, before, out)
         last = cell.concurrency

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engcmp_assets.commands.main import main
+from engcmp_assets.commands.speed_requests import expected
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.throughput.event_tables import EVENT_COLUMNS, REQUEST_COLUMNS
 from engcmp_assets.kernel.throughput_tables import PLAN_FILE
@@ -234,9 +236,11 @@ def test_a_dry_run_of_a_study_says_what_every_arm_must_count(capsys: pytest.Capt
         (one.tokens_sha256, one.seed, one.first_line) for one in planned
     ]
     assert all(set(one["expected_prompt_tokens"]) == set(arms) for one in rows)
-    first = next(line for line in asked("--dry-run").splitlines() if "  untimed" not in line)
-    counted = ", ".join(f"{arm} {index.cells[0].prompt_tokens}" for arm in arms)
-    assert f"expected prompt tokens: {counted}  first line (ids) " in first
+    told = asked("--dry-run").splitlines()
+    first = next(line for line in told if "  untimed" not in line)
+    assert f"  expected prompt tokens {index.cells[0].prompt_tokens}  first line (ids) " in first
+    assert told[-1].endswith(f"all count alike: {', '.join(arms)}")
+    assert expected({"a": 64, "b": 65, "c": 64}) == "64 (a c), 65 (b)"
     assert "--study goes with --dry-run" in asked()
 
 
@@ -402,6 +406,53 @@ def test_a_call_with_nothing_left_sends_nothing_and_gives_the_same_files(here: H
     assert here().code == 0
     assert len(simulator.truth()) == sent
     assert {name: (here.out / name).read_bytes() for name in FILES} == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux names the file of a descriptor")
+def test_a_cell_is_on_disk_before_it_has_its_name_and_its_name_before_the_next_cell_and_cells_json(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.plan(widths=(1, 3))
+    told: list[str] = []
+    sync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        told.append(f"on disk {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+
+    def renamed(self: Path, target: Path) -> Path:
+        told.append(f"named {target.name}")
+        return rename(self, target)
+
+    def replaced(self: Path, target: Path) -> Path:
+        told.append(f"named {target.name}")
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", synced)
+        patched.setattr(Path, "rename", renamed)
+        patched.setattr(Path, "replace", replaced)
+        assert here("--warmup", "0").code == 0
+    since = 0
+    for part in ("0000", "0001"):
+        place = told.index(f"named {part}")
+        own = ("events.parquet", "requests.parquet", "cell.json", "SHA256.json", f".{part}.partial")
+        assert set(told[since:place]) >= {f"on disk {name}" for name in own}
+        since = place
+    assert "on disk parts" in told[told.index("named 0000") : told.index("on disk .0001.partial")]
+    assert "on disk parts" in told[told.index("named 0001") : told.index("named events.parquet")]
+    assert told[-3:] == ["named requests.parquet", "named cells.json", "on disk out"]
+
+
+def test_the_tables_of_one_cell_are_the_part_s_own_and_another_measurement_leaves_the_earlier_ones(here: Here) -> None:
+    here.plan(widths=(1,))
+    assert here().code == 0
+    assert (here.out / "events.parquet").samefile(here.out / "parts" / "0000" / "events.parquet")
+    before = (here.out / "events.parquet").read_bytes()
+    assert here("--again", "c1").code == 0
+    assert (here.out / "earlier" / "0000-1" / "events.parquet").read_bytes() == before
+    assert (here.out / "events.parquet").read_bytes() != before
+    assert (here.out / "events.parquet").samefile(here.out / "parts" / "0000" / "events.parquet")
 
 
 def test_half_a_cell_that_a_kill_left_is_measured_again(here: Here) -> None:
