@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from engcmp_assets.commands.paths import PathArgument
-from engcmp_assets.commands.speed_requests import print_requests, print_study_requests
 from engcmp_assets.kernel.progress import stderr_line
 from engcmp_assets.kernel.throughput.plans import Plan, parse_plan
 from engcmp_assets.kernel.throughput.recounts import recount_words
@@ -118,18 +117,15 @@ def throughput(
     finished too, and has no figures: --again-failed measures it again. Exit 1 where one failed. OUT holds no text: of each prompt and
     reply the digest.
     """
-    if study is not None:
-        if not dry_run or plan_file is not None:
-            raise click.UsageError("--study goes with --dry-run and without --plan; `engcmp run` measures a study")
-        print_study_requests(study, as_json=as_json)
-        return 0
-    if plan_file is None:
+    if study is not None and (not dry_run or plan_file is not None):
+        raise click.UsageError("--study goes with --dry-run and without --plan; `engcmp run` measures a study")
+    if study is None and plan_file is None:
         raise click.UsageError("name the plan with --plan")
-    plan, address = _read(plan_file), Address.parse(base_url) if base_url else None
+    plan, address = _read(plan_file) if plan_file else None, Address.parse(base_url) if base_url else None
     if dry_run:
-        print_requests(plan, warmup, as_json=as_json)
+        _print_requests(plan, study, warmup, as_json=as_json)
         return 0
-    if address is None or out is None:
+    if plan is None or address is None or out is None:
         raise click.UsageError("name the server with --base-url, and a folder for the results with --out")
     deadlines = Deadlines(connect_s, first_byte_s, between_s, whole_s)
     target = Target(address, _key(key_env), deadlines, retries_429, warmup)
@@ -142,6 +138,16 @@ def throughput(
         _print_cells(document)
         click.echo(f"events.parquet, requests.parquet and cells.json are in {out}")
     return 0 if all(cell["complete"] for cell in document["cells"]) else 1
+
+
+def _print_requests(plan: Plan | None, study: str | None, warm_up: int, *, as_json: bool) -> None:
+    """What a dry run prints. What reads studies is loaded here alone: a client that measures does without its 20 MB."""
+    from engcmp_assets.commands.speed_requests import print_requests, print_study_requests  # noqa: PLC0415 - see above
+
+    if study is not None:
+        print_study_requests(study, as_json=as_json)
+    elif plan is not None:
+        print_requests(plan, warm_up, as_json=as_json)
 
 
 def _read(path: Path) -> Plan:

@@ -244,6 +244,14 @@ def test_a_dry_run_of_a_study_says_what_every_arm_must_count(capsys: pytest.Capt
     assert "--study goes with --dry-run" in asked()
 
 
+def test_a_client_that_measures_loads_nothing_that_reads_studies_or_tables_of_rows() -> None:
+    code = "import sys, engcmp_assets.commands.throughput; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "engcmp_assets.throughput_events.steps" in loaded
+    assert not loaded & {"engcmp_assets.kernel.study", "polars", "dagster", "requests", "jinja2"}
+
+
 def test_json_prints_what_cells_json_holds(here: Here) -> None:
     here.plan(widths=(1,))
     assert json.loads(here("--json").out) == here.document()
