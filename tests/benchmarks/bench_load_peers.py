@@ -111,7 +111,7 @@ def _watched(command: list[str], folder: Path, environment: dict[str, str]) -> t
         said = " ".join(words.read().split())[-400:]
     if process.returncode:
         raise RuntimeError(f"it ended with {process.returncode}: {said}")
-    return used.ru_utime + used.ru_stime, max(peak, used.ru_maxrss * 1024) / _MB
+    return used.ru_utime + used.ru_stime, peak / _MB
 
 
 def _tree_bytes(root: int) -> int:
