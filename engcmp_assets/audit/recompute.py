@@ -34,6 +34,7 @@ from engcmp_assets.kernel.names import (
     captured_rows,
 )
 from engcmp_assets.kernel.panels import passes
+from engcmp_assets.kernel.plots import undrawn
 from engcmp_assets.kernel.records import ArmKey, plain
 from engcmp_assets.kernel.reply_plan import parse_asked
 from engcmp_assets.kernel.reply_verdicts import verdicts_of
@@ -107,20 +108,8 @@ def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:
     if receipt["artifact"] == "reference_rows":
         yield from _reference_differences(work, receipt)
         return
-    if receipt["artifact"] == LAUNCH:
-        made = _launch(work, receipt)
-    elif receipt["artifact"] == SERVING:
-        made = _serving(work, receipt)
-    elif receipt["artifact"] == EVENTS:
-        made = _events(work, receipt)
-    elif receipt["artifact"].startswith(captured_rows("")):
-        made = _captured(work, receipt)
-    elif receipt["artifact"] == REPLIES:
-        made = _replies(work, receipt)
-    elif receipt["artifact"] == REPLY_CHECKS:
-        made = _judged(work, receipt)
-    else:
-        made = work.step.make(work)
+    with undrawn():
+        made = _made_again(work, receipt)
     yield from _product_differences(work, receipt, made)
     yield from differences(plain(list(made.figures)), receipt["figures"], "the receipt's figures")
     yield from differences(sorted(made.flags), receipt["flags"], "the receipt's flags")
@@ -128,6 +117,14 @@ def _differences_of(work: Work, receipt: Receipt) -> Iterator[str]:
     yield from differences(
         outcomes, {check["name"]: check["passed"] for check in receipt["checks"]}, "the receipt's checks"
     )
+
+
+def _made_again(work: Work, receipt: Receipt) -> Made:
+    artifact = receipt["artifact"]
+    if artifact.startswith(captured_rows("")):
+        return _captured(work, receipt)
+    by_name = {LAUNCH: _launch, SERVING: _serving, EVENTS: _events, REPLIES: _replies, REPLY_CHECKS: _judged}
+    return by_name[artifact](work, receipt) if artifact in by_name else work.step.make(work)
 
 
 def _product_differences(work: Work, receipt: Receipt, made: Made) -> Iterator[str]:

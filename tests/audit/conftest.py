@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from homes import CHECKOUT, Q4, Q8, STUDY, Here, engcmp
+from homes import CHECKOUT, Q4, Q8, STUDY, Here, engcmp_here
 from once import made_once
 
 from engcmp_assets.kernel.study import Study, load_study
@@ -69,7 +69,7 @@ def _measure_small(home: Path, measured_home: Path, protocol_root: Path) -> None
             (home / "store" / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(measured_home / "store" / name, home / "store" / name)
     for arguments in (["freeze", STUDY], ["run", STUDY]):
-        done = engcmp(*arguments, home=home, ENGCMP_PROTOCOL=str(protocol_root))
+        done = engcmp_here(*arguments, ENGCMP_HOME=str(home), ENGCMP_PROTOCOL=str(protocol_root))
         assert done.returncode == 0, done.stderr
 
 

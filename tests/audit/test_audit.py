@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def sound(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
+@cache  # a report changes nothing and is changed by nobody; it takes some seconds
 def audited(root: Path) -> Report:
     with places(root):
         return audit(load_study(PLANTED), Evidence(root / "home"), quiet, time.monotonic_ns)

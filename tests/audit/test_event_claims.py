@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import Q4, Q8, STUDY, Here, current_receipt, engcmp, everything, quiet
+from homes import Q4, Q8, STUDY, Here, current_receipt, engcmp_here, everything, quiet
 
 from engcmp_assets.audit.collect import TOMBSTONE_SCHEMA
 from engcmp_assets.audit.dagster_events import LOG, open_log
@@ -264,7 +264,7 @@ def test_an_event_cannot_be_given_to_another_run_of_the_study(home_copy: Path) -
 
 
 def test_a_receipt_of_another_run_must_be_said_to_be_answered_from_the_store(home_copy: Path) -> None:
-    done = engcmp("run", STUDY, "--arm", Q4, home=home_copy)
+    done = engcmp_here("run", STUDY, "--arm", Q4, ENGCMP_HOME=str(home_copy))
     assert done.returncode == 0, done.stderr
     counts, problems = judged(home_copy)
     assert problems == [] and counts is not None and counts.current_without == 0

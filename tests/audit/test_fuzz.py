@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import Q4, STUDY, engcmp, quiet, replace_file, verified
+from homes import Q4, STUDY, engcmp_here, quiet, replace_file, verified
 
 from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.trace import figures_of, trace, trace_text
@@ -181,7 +181,7 @@ def test_the_command_says_one_line_a_problem_for_any_of_it(bones: Path) -> None:
         replace_file(path, b"[" * 100_000)
     for path in (bones / "tasks").iterdir():
         replace_file(path, b"[]\n")
-    done = engcmp("verify", STUDY, home=bones)
+    done = engcmp_here("verify", STUDY, ENGCMP_HOME=str(bones))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     lines = done.stdout.splitlines()

@@ -22,6 +22,7 @@ from homes import (
     change,
     current_receipt,
     engcmp,
+    engcmp_here,
     everything,
     flipped,
     head_file,
@@ -164,7 +165,7 @@ def test_one_changed_file_fails_the_command_with_its_name(home_copy: Path, kind:
     path = file_of_kind(home_copy, kind)
     change(path, somewhere)
     before = everything(home_copy)
-    done = engcmp("verify", STUDY, home=home_copy)
+    done = engcmp_here("verify", STUDY, ENGCMP_HOME=str(home_copy))
     assert done.returncode == 1
     assert f"FAILED {below(home_copy, path)}: bytes do not have the hash" in done.stdout
     assert f"SUMMARY.html of publication, study {STUDY}" in done.stdout, "a hash tells nobody what the file is"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import CHECKOUT, STUDY, engcmp
+from homes import CHECKOUT, STUDY, engcmp_here
 
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.commands.main import main
@@ -102,7 +102,7 @@ def test_an_amendment_keeps_its_reason_the_changes_and_the_hash_before(
 def test_results_of_the_hash_before_are_told_apart(folder: Path, home_copy: Path) -> None:
     add_limit(folder)
     assert exit_code("amend", STUDY, "--because", "a limit was missing") == 0
-    checked = engcmp("verify", STUDY, home=home_copy)
+    checked = engcmp_here("verify", STUDY, ENGCMP_HOME=str(home_copy))
     assert checked.returncode == 1
     for artifact in ("captured_rows/pa", "summaries", "publication"):
         assert f"{artifact} was made under another frozen hash than that of the protocol" in checked.stdout

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from homes import CHECKOUT, STUDY, assert_one_clear_line, engcmp
+from homes import CHECKOUT, STUDY, assert_one_clear_line, engcmp, engcmp_here
 
 from engcmp_assets.commands import prompts
 from engcmp_assets.commands.prompts import apart
@@ -84,7 +84,7 @@ def test_a_prompt_set_that_is_not_the_frozen_one_is_not_built(
     with (folder / "texts" / "code-1.txt").open("a", encoding="utf-8") as file:
         file.write("# one more line\n")
     monkeypatch.setenv("ENGCMP_PROTOCOL", str(folder.parent))
-    done = engcmp("prompts", STUDY, "--out", str(tmp_path / "out"), home=measured_home)
+    done = engcmp_here("prompts", STUDY, "--out", str(tmp_path / "out"), ENGCMP_HOME=str(measured_home))
     assert_one_clear_line(done, "prompt_set.json comes out as another file than the frozen one")
     assert not list((tmp_path / "out").iterdir())
 

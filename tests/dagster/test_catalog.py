@@ -415,7 +415,7 @@ def entries_of(instance: dg.DagsterInstance, home: Path, study: Study) -> dict[s
         assert isinstance(asset, dg.AssetsDefinition)
         for check in asset.check_specs:
             texts.setdefault(check.asset_key.to_user_string(), {})[check.name] = check.description or ""
-    found = {}
+    found, evaluations = {}, evaluations_of(instance)
     for name, spec in specs.items():
         artifact = name.removeprefix(f"{PREFIX}/")
         arm = Q4 if artifact in OF_ARM else None
@@ -425,7 +425,7 @@ def entries_of(instance: dg.DagsterInstance, home: Path, study: Study) -> dict[s
             artifact, spec.description or "", tuple(spec.owners), frozenset(spec.kinds), spec.group_name, spec.code_version,
             tuple(getattr(columns, "value", columns).columns), spec.tags, lineage_in(spec.metadata), texts.get(name, {}),
             event_of(instance, artifact, arm),
-            evaluations_of(instance, spec.key), json.loads((home / "receipts" / f"{head}.json").read_bytes()), home,
+            evaluations.get(spec.key, {}), json.loads((home / "receipts" / f"{head}.json").read_bytes()), home,
             study.protocol.title, study.frozen_sha256, columns_in(specs),
             frozenset(dep.asset_key.to_user_string() for dep in spec.deps),
             frozenset(instance.get_dynamic_partitions(f"{PREFIX}_arms")),
@@ -455,14 +455,14 @@ def event_of(instance: dg.DagsterInstance, artifact: str, arm: str | None) -> di
     return {name: value.value for name, value in event.metadata.items()}
 
 
-def evaluations_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    found = {}
+def evaluations_of(instance: dg.DagsterInstance) -> dict[dg.AssetKey, dict[str, tuple[str, Mapping[str, Any]]]]:
+    """What the checks of every asset said last."""
+    found: dict[dg.AssetKey, dict[str, tuple[str, Mapping[str, Any]]]] = {}
     for run in instance.get_runs():
         for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
             assert entry.dagster_event is not None
             data = entry.dagster_event.asset_check_evaluation_data
-            if data.asset_key == key:
-                found[data.check_name] = (data.description or "", data.metadata)
+            found.setdefault(data.asset_key, {})[data.check_name] = (data.description or "", data.metadata)
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 import httpx
 import pytest
-from homes import ARMS, Q4, Q8, STUDY, current_receipt, engcmp, quiet
+from homes import ARMS, Q4, Q8, STUDY, current_receipt, engcmp_here, quiet
 from ui_process import Ui, home_without_dagster, running_ui
 
 from engcmp_assets.audit.event_claims import EventCounts, event_problems
@@ -172,7 +172,7 @@ def test_an_event_that_is_reported_in_the_ui_is_found_and_can_be_removed(home: P
                 f"{ui.url}/report_asset_{address}/{PREFIX}/comparisons", json=body, timeout=30
             ).raise_for_status()
 
-    done = engcmp("verify", STUDY, home=home)
+    done = engcmp_here("verify", STUDY, ENGCMP_HOME=str(home))
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
     made, *others = sorted(lines, key=lambda line: f"{PREFIX}/scores" not in line)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from homes import STUDY, engcmp
+from homes import STUDY, engcmp_here
 
 from engcmp_assets.export.verifier import intervals
 
@@ -24,6 +24,6 @@ def _resampled_once() -> Iterator[None]:
 def bundle(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported bundle. Read it; change only copies (`Forger.write`)."""
     folder = tmp_path_factory.mktemp("exported") / "bundle"
-    done = engcmp("export", STUDY, "--out", str(folder), home=measured_home)
+    done = engcmp_here("export", STUDY, "--out", str(folder), ENGCMP_HOME=str(measured_home))
     assert done.returncode == 0, done.stderr
     return folder

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from engcmp_assets.kernel.plots import (
+    NOT_DRAWN,
     WIDTH_PX,
     DotRow,
     bars,
@@ -20,6 +21,7 @@ from engcmp_assets.kernel.plots import (
     markdown_image,
     needs_log_scale,
     survival,
+    undrawn,
 )
 from engcmp_assets.kernel.records import Missing
 from engcmp_resources.errors import EngcmpError
@@ -53,6 +55,16 @@ def test_the_same_data_give_the_same_bytes_whatever_the_user_has_set() -> None:
     first = every_plot()
     with mpl.rc_context({"font.size": 20, "axes.facecolor": "black", "xtick.direction": "in", "figure.dpi": 50}):
         assert every_plot() == first
+
+
+def test_where_nothing_is_to_be_drawn_every_plot_is_a_placeholder() -> None:
+    first = every_plot()
+    with undrawn():
+        assert every_plot() == [NOT_DRAWN] * 3
+        with undrawn():
+            pass
+        assert every_plot() == [NOT_DRAWN] * 3
+    assert every_plot() == first
 
 
 def test_a_plot_is_small_and_carries_no_metadata() -> None:

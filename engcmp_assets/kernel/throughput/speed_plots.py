@@ -17,6 +17,7 @@ from engcmp_assets.kernel.plots import (
     LINES,
     MARKERS,
     DotRow,
+    a_plot,
     blank,
     canvas_for,
     draw_dot,
@@ -43,6 +44,7 @@ _REASON_CHARACTERS, _REASON_LINES, _UNIT_CHARACTERS = 66, 2, 84
 _MARGIN = 1.08  # of a ratio axis, beyond the furthest number
 
 
+@a_plot
 def ratio_dots(title: str, found: MeasureRatios, *, pixel_ratio: int = 1) -> bytes:
     """The cells of one figure as dots of candidate / baseline, their interval and verdict beside them, the band shaded, as PNG.
 
@@ -113,6 +115,7 @@ def _ratio_axis(axes: Axes, found: MeasureRatios, rows: Sequence[DotRow]) -> Non
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
+@a_plot
 def decode_against_overlap(
     title: str, arms: Mapping[str, pl.DataFrame], *, decode: str = "decode", pixel_ratio: int = 1
 ) -> bytes:
