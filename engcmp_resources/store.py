@@ -74,8 +74,8 @@ class Store:
         self.read_only = read_only
         self._files, self._receipts = os.fspath(home / "store"), os.fspath(home / "receipts")
         self._temporaries = Temporaries(home / "scratch")
-        # Files whose bytes this process has hashed, with their status before that: unchanged, they need no second pass.
-        self._hashed, self._untouched = dict[str, list[int]](), dict[Path, list[int]]()
+        # Files whose bytes were hashed for this process, with their status before that: unchanged, they need no second pass.
+        self.hashed, self._untouched = dict[str, list[int]](), dict[Path, list[int]]()
         self.shared = None if read_only else shared_files(home)
         if not read_only:
             with disk_errors(home):
@@ -89,10 +89,10 @@ class Store:
 
     def here(self, blob: Blob) -> Path:
         """Where the file lies, or would."""
-        return Path(self._here(blob))
+        return Path(self.place(blob))
 
-    def _here(self, blob: Blob) -> str:
-        """As text: a store of very many files is looked at for less than a Path of each would cost."""
+    def place(self, blob: Blob) -> str:
+        """The same as text: a store of very many files is looked at for less than a Path of each would cost."""
         return f"{self._files}/{blob.sha256[:2]}/{blob.sha256}.{blob.suffix}"
 
     def path(self, blob: Blob) -> Path:
@@ -143,18 +143,18 @@ class Store:
 
     def lies_here(self, blob: Blob) -> bool:
         """Whether there is anything under the file's name; with an object store it is fetched first where it is not here."""
-        return os.path.lexists(self._here(blob) if self.shared is None else self.path(blob))
+        return os.path.lexists(self.place(blob) if self.shared is None else self.path(blob))
 
     def _is_here(self, blob: Blob, recorded: Any = None) -> bool:
-        path = self._here(blob)
+        path = self.place(blob)
         try:
             status = file_status(path)
             if status is None or status[0] != blob.bytes:
                 return False
-            if status not in (recorded, self._hashed.get(path)):
+            if status not in (recorded, self.hashed.get(path)):
                 if sha256_file(Path(path)) != blob.sha256 or not same_bytes(status, file_status(path)):
                     return False
-                self._hashed[path] = status
+                self.hashed[path] = status
         except OSError:
             return False
         return True

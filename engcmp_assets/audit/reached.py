@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 from engcmp_assets.kernel.receipts import part_id
 from engcmp_assets.kernel.work import sound_receipt
 from engcmp_resources.errors import EngcmpError
-from engcmp_resources.store import STUDY_WIDE, Place, Store, read_head
+from engcmp_resources.hashing_ahead import hashing_ahead
+from engcmp_resources.store import STUDY_WIDE, Blob, Place, Store, read_head
 
 Receipt = Mapping[str, Any]
+_MANY = 2000  # receipts from which on a process of its own is worth its start
 # What a receipt that was answered from the store takes over from the one that did the work.
 _TAKEN_OVER = ("artifact", "task_key", "content_id", "outputs", "figures", "checks", "flags", "details", "measurement")
 
@@ -139,20 +143,38 @@ def _read_history(store: Store, study: str, reached: Reached) -> None:
     """Every receipt that no head reaches: its bytes must have the hash of its name too."""
     known = {problem.file for problem in reached.problems}
     folder = store.home / "receipts"
-    for name in _names(folder):
-        stem, dot, suffix = name.rpartition(".")
-        if stem in reached.receipts or (known and shown(store, folder / name) in known):
-            continue
-        try:
-            if dot + suffix != ".json":
-                raise EngcmpError("not a receipt")
-            receipt = sound_receipt(store, stem)
-        except EngcmpError as error:
-            what = f"{error.what}; no current result needs it: restore it from a copy, or remove it"
-            reached.problems.append(Problem(shown(store, folder / name), what))
-            continue
-        if receipt["study"] == study:
-            reached.history[stem] = receipt
+    names = _names(folder)
+    with _uncollected(), hashing_ahead(store.hashed) if len(names) >= _MANY else nullcontext() as ask:
+        for name in names:
+            stem, dot, suffix = name.rpartition(".")
+            if stem in reached.receipts or (known and shown(store, folder / name) in known):
+                continue
+            try:
+                if dot + suffix != ".json":
+                    raise EngcmpError("not a receipt")
+                receipt = sound_receipt(store, stem)
+            except EngcmpError as error:
+                what = f"{error.what}; no current result needs it: restore it from a copy, or remove it"
+                reached.problems.append(Problem(shown(store, folder / name), what))
+                continue
+            if receipt["study"] == study:
+                reached.history[stem] = receipt
+                if ask is not None:
+                    for output in receipt["outputs"]:
+                        blob = Blob(output["sha256"], output["bytes"], output["suffix"])
+                        ask(store.place(blob), blob.sha256, blob.bytes)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for cycles: receipts have none, and to walk all of them again and again takes a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _names(folder: Path) -> list[str]:
