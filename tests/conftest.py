@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from once import made_once
-from time_parts import TimeParts
+from time_parts import NEEDS_DOCKER, TimeParts
 
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_resources.store import Store
@@ -63,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
     config.pluginmanager.register(TimeParts(config))
-    config.addinivalue_line("markers", "alone: needs the machine for itself; all others may run two at a time")
+    config.addinivalue_line("markers", "alone: needs the machine for itself; all others may run several at a time")
+    config.addinivalue_line("markers", f"{NEEDS_DOCKER}: starts containers; its time is counted as Docker's")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,6 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(CHECKOUT / "tests").as_posix()
         if place.startswith(ALONE) or "docker_engine" in getattr(item, "fixturenames", ()):
             item.add_marker("alone")
+        if "docker_engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(NEEDS_DOCKER)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,18 @@ import pytest
 
 # Minutes; what has none comes on top.
 BUDGET = {"tests": 25, "demo": 8, "docker": 8, "browser": 6, "chaos": None, "vllm": None, "machines": 6}
+NEEDS_DOCKER = "needs_docker"
 _DEMO = "measured_home"  # the fixture that runs `engcmp demo`
 _DEMO_SECONDS = "demo_seconds"
 
 
-def part_of(node_id: str) -> str:
-    """The part that a test belongs to, by where it stands."""
+def part_of(node_id: str, keywords: Container[str] = ()) -> str:
+    """The part that a test belongs to, by where it stands, or because it starts containers."""
     file = node_id.partition("::")[0].removeprefix("tests/")
     if file.startswith(("docker/", "chaos/", "vllm/", "machines/")):
         return file.partition("/")[0]
+    if NEEDS_DOCKER in keywords:
+        return "docker"
     return "browser" if "/test_browser" in file else "tests"
 
 
@@ -56,10 +59,11 @@ class TimeParts:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         demo = sum(took for name, took in report.user_properties if name == _DEMO_SECONDS)
-        self.seconds[part_of(report.nodeid)] += report.duration
+        part = part_of(report.nodeid, report.keywords)
+        self.seconds[part] += report.duration
         if demo and report.when == "setup":
             self.seconds["demo"] += demo
-            self.seconds[part_of(report.nodeid)] -= demo
+            self.seconds[part] -= demo
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:

@@ -16,11 +16,11 @@ from planted_gaps import planted_gap
 from playwright.sync_api import Page, sync_playwright
 from test_gap_pages import launched, summary_with
 from test_length_pages import page as page_with_lengths
-from test_site import CHROMIUM, FLAGS, LOOKS, PAGES, Site, look_at, measured, with_replies
+from test_site import CHROMIUM, FLAGS, LOOKS, PAGES, Site, folder, look_at, measured, with_replies
 
 from engcmp_assets.publication.site.site import render_site
 
-__all__ = ["measured", "with_replies"]  # fixtures
+__all__ = ["folder", "measured", "with_replies"]  # fixtures
 SENSE = Path(__file__).parent / "site_sense.js"
 SHEET = 696  # pixels: A4 less its margins of 13 mm
 Node = dict[str, Any]
@@ -179,3 +179,17 @@ def test_the_keyboard_skips_the_menu(pages: list[Path], browser: Page) -> None:
     browser.keyboard.press("Enter")
     browser.keyboard.press("Tab")
     assert browser.evaluate(f"{first}.closest('main') !== null")
+
+
+def test_in_a_browser_nothing_overflows_is_too_pale_or_asks_the_network(folder: Path, browser: Page) -> None:
+    look_at(browser, folder, sorted(folder.rglob("*.html")))
+
+
+def test_the_checks_of_the_browser_find_what_is_planted(folder: Path, browser: Page) -> None:
+    browser.set_viewport_size({"width": 380, "height": 900})
+    browser.goto((folder / "measured" / "index.html").as_uri())
+    planted = '<p style="color:#999;background:#fff">pale</p><p style="width:900px;white-space:nowrap">wide</p>'
+    planted += '<p style="width:40px"><span class="badge" style="max-width:none;white-space:nowrap">no difference resolved</span></p>'
+    browser.evaluate("html => document.querySelector('main').insertAdjacentHTML('beforeend', html)", planted)
+    found = "\n".join(browser.evaluate(LOOKS.read_text("utf-8")))
+    assert "wider than the window" in found and "pale" in found and "beyond its card: no difference resolved" in found

@@ -6,14 +6,13 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from homes import STUDY
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from site_reading import DIGITS, Reader, Text, all_known, numbers_in, numbers_of
 from summary_sample import sample
 from test_reply_pages import replies
@@ -306,20 +305,6 @@ def folder(measured: Site, with_replies: Site, tmp_path_factory: pytest.TempPath
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser_page() -> Iterator[Page]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}; set ENGCMP_CHROMIUM to one to run the browser tests")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(FLAGS))
-        yield chromium.new_page()
-        chromium.close()
-
-
-def test_in_a_browser_nothing_overflows_is_too_pale_or_asks_the_network(folder: Path, browser_page: Page) -> None:
-    look_at(browser_page, folder, sorted(folder.rglob("*.html")))
-
-
 def look_at(page: Page, folder: Path, paths: list[Path]) -> None:
     """Every page at two widths and in both schemes, by the styles that the browser computed."""
     said, asked = list[str](), list[str]()
@@ -346,13 +331,3 @@ def keep(page: Page, name: Path, width: int, scheme: str) -> None:
     """For a reader: what a page looks like, where ENGCMP_SCREENSHOTS says so."""
     if (shots := os.environ.get("ENGCMP_SCREENSHOTS")) and name.parent.name != "trace":
         page.screenshot(path=Path(shots) / f"{name.parent}-{name.stem}-{width}-{scheme}.png", full_page=True)
-
-
-def test_the_checks_of_the_browser_find_what_is_planted(folder: Path, browser_page: Page) -> None:
-    browser_page.set_viewport_size({"width": 380, "height": 900})
-    browser_page.goto((folder / "measured" / "index.html").as_uri())
-    planted = '<p style="color:#999;background:#fff">pale</p><p style="width:900px;white-space:nowrap">wide</p>'
-    planted += '<p style="width:40px"><span class="badge" style="max-width:none;white-space:nowrap">no difference resolved</span></p>'
-    browser_page.evaluate("html => document.querySelector('main').insertAdjacentHTML('beforeend', html)", planted)
-    found = "\n".join(browser_page.evaluate(LOOKS.read_text("utf-8")))
-    assert "wider than the window" in found and "pale" in found and "beyond its card: no difference resolved" in found
