@@ -8,6 +8,7 @@ Only an arm of an approved release starts an engine from here, once. All else th
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -29,6 +30,7 @@ from engcmp_assets.lost_runs import tell_process
 from engcmp_assets.partitions import arm_partitions, candidate_partitions
 from engcmp_assets.steps import step_named, steps_of
 from engcmp_resources.canonical import sha256_of
+from engcmp_resources.disk import files_below
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
 from engcmp_resources.refusals import REFUSALS
@@ -177,8 +179,10 @@ def stale_results(session: Session) -> dict[str, str]:
 def _heads_state(study: Study, store: Store) -> str:
     """A short word for all heads of the study and its arms' refusals: it changes when any of them is replaced."""
     folders = [store.home / kind / study.protocol.study for kind in ("heads", REFUSALS)]
-    paths = [path for folder in folders for path in folder.rglob("*.json")]
-    heads = sorted((str(path.relative_to(store.home)), path.stat().st_mtime_ns) for path in paths)
+    heads = []
+    for path in (path for folder in folders for path in files_below(folder) if path.suffix == ".json"):
+        with suppress(FileNotFoundError):  # a refusal that a run takes back meanwhile
+            heads.append((str(path.relative_to(store.home)), path.stat().st_mtime_ns))
     return sha256_of([study.frozen_sha256, [one.frozen_sha256 for one in study.iterations], heads])
 
 

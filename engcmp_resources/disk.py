@@ -54,6 +54,11 @@ def require_space(folder: Path, needed_bytes: int, what: str) -> None:
         )
 
 
+def files_below(folder: Path) -> list[Path]:
+    """All files below `folder`, sorted, links among them; a folder that another process removes meanwhile has none (Path.rglob raises)."""
+    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+
+
 def make_folder(folder: Path) -> None:
     """Make `folder` and what is above it, each entry on disk before something is put in."""
     missing = list(itertools.takewhile(lambda path: not path.is_dir(), [folder, *folder.parents]))

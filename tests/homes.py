@@ -23,6 +23,7 @@ from engcmp_assets.audit.recompute import Evidence
 from engcmp_assets.audit.verify import Verification, verify
 from engcmp_assets.commands.main import main
 from engcmp_assets.kernel.study import load_study
+from engcmp_resources.disk import files_below
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 STUDY = "smollm2-cpu"
@@ -136,7 +137,7 @@ def named_files(home: Path) -> set[str]:
 def unfinished(home: Path) -> list[str]:
     """What work in progress keeps in a home; its locks, which are never removed, are none of it."""
     scratch = home / "scratch"
-    return [str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return [str(path.relative_to(scratch)) for path in files_below(scratch) if path.suffix != ".lock"]
 
 
 def replace_file(path: Path, data: bytes) -> None:

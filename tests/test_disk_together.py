@@ -1,16 +1,17 @@
-"""Several files of one folder at once: each whole or not at all, all on disk before the first has its name."""
+"""Files of a folder at once: written so that each is whole or not at all, all on disk before the first has its name; and looked for."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from engcmp_resources.disk import replace_all_visible, write_synced
+from engcmp_resources.disk import files_below, replace_all_visible, write_synced
 from engcmp_resources.errors import EngcmpError
 
 NAMES = ("events", "requests", "cells")
@@ -111,3 +112,21 @@ def test_where_a_file_has_one_name_only_it_is_copied(tmp_path: Path, monkeypatch
     with pytest.raises(EngcmpError, match="cannot write there"):
         replace_all_visible({tmp_path / "table": tmp_path / "gone"})
     assert (tmp_path / "table").read_bytes() == b"kept"
+
+
+def test_a_folder_that_another_removes_while_files_are_looked_for_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/stays.json", "b/goes/lease.json", "c/stays.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    listed = os.scandir
+
+    def removed_just_before(path: str | int) -> object:
+        if path == str(tmp_path / "b/goes"):
+            shutil.rmtree(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", removed_just_before)
+    assert files_below(tmp_path) == [tmp_path / "a/stays.json", tmp_path / "c/stays.json"]
+    assert files_below(tmp_path / "none") == []

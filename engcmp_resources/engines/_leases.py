@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engcmp_resources.containers import DockerHost
-from engcmp_resources.disk import disk_errors
+from engcmp_resources.disk import disk_errors, files_below
 from engcmp_resources.locks import names_one_of
 
 LEASE = "launched-container.json"
@@ -41,7 +41,7 @@ def remove_leftovers(scratch_root: Path, *locks: Path) -> list[str]:
     heeded, whose holder is then dead. Raises EngcmpError where the Docker engine fails.
     """
     sentences: list[str] = []
-    for lease in sorted(scratch_root.rglob(LEASE)):
+    for lease in (path for path in files_below(scratch_root) if path.name == LEASE):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one is nobody's
             said = json.loads(lease.read_text(encoding="utf-8"))
             name, labels = str(said["name"]), said["labels"]

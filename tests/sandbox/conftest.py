@@ -13,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 from docker_engine import docker_engine  # noqa: F401 - a fixture
+from own_groups import own_groups
 
 from engcmp_resources.container_owners import is_dead
 from engcmp_resources.sandbox.bubblewrap import BubblewrapSandbox
@@ -53,7 +54,7 @@ class Marked:
         word = self.word.encode()
         processes = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if word in _read(path)]
         files = [str(path) for folder in ("/tmp", "/dev/shm") for path in Path(folder).glob(f"*{self.word}*")]
-        groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/engcmp-sandbox-{os.getpid()}-*")]
+        groups = [str(path) for path in own_groups()]
         containers, mounts = _docker_remains() if self.kind == "docker" else ([], [])
         return {"processes": processes, "files": files, "groups": groups, "containers": containers, "mounts": mounts}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_groups import own_groups
 
 from engcmp_resources.sandbox import bubblewrap, cgroups
 from engcmp_resources.sandbox.records import MIB, BrokenSandboxError, Limits, NoSandboxError
@@ -27,16 +28,15 @@ def made_by() -> Iterator[str]:
         pytest.skip(str(error))
 
 
-def ours() -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/engcmp-sandbox-{os.getpid()}-*"))
-
-
 def test_a_group_has_its_limits_and_ends_what_is_in_it(made_by: str) -> None:
     if made_by == "systemd":
         pytest.skip("systemd holds the limits itself")
     with cgroups.group(made_by, LIMITS) as group:
         read = {
-            path.name: path.read_text().strip() for folder in ours() for path in folder.iterdir() if path.name in NAMES
+            path.name: path.read_text().strip()
+            for folder in own_groups()
+            for path in folder.iterdir()
+            if path.name in NAMES
         }
         assert read["pids.max"] == "9"
         assert read.get("cpu.cfs_quota_us", read.get("cpu.max", "").split()[:1]) in ("200000", ["200000"])
@@ -48,10 +48,10 @@ def test_a_group_has_its_limits_and_ends_what_is_in_it(made_by: str) -> None:
             while b"sleep" not in Path(f"/proc/{process.pid}/comm").read_bytes() and time.monotonic() < until:
                 time.sleep(0.02)
             assert Path(f"/proc/{process.pid}/status").read_text().partition("Uid:")[2].split()[0] == "65533"
-            for folder in ours():
+            for folder in own_groups():
                 cgroups._remove(folder)
             assert process.wait(30) == -9
-    assert ours() == []
+    assert own_groups() == []
 
 
 MEMORY = ("memory.limit_in_bytes", "memory.max")
@@ -73,7 +73,7 @@ def test_groups_of_dead_callers_are_swept(made_by: str) -> None:
     with cgroups.group(made_by, LIMITS):
         assert not any(folder.exists() for folder in left)
         with cgroups.group(made_by, LIMITS):  # another one of a living caller stays
-            assert len(ours()) == 2 * len(left)
+            assert len(own_groups()) == 2 * len(left)
 
 
 def test_a_limit_that_the_system_refuses_is_a_broken_sandbox_and_leaves_nothing(made_by: str) -> None:
@@ -84,7 +84,7 @@ def test_a_limit_that_the_system_refuses_is_a_broken_sandbox_and_leaves_nothing(
         cgroups.group(made_by, Limits(processes=-7)),
     ):
         pytest.fail("it was made")
-    assert ours() == []
+    assert own_groups() == []
 
 
 def test_the_files_of_version_2_have_the_same_limits() -> None:
