@@ -195,15 +195,19 @@ def _session(study: Study) -> Session:
 
 def _end_with(failed: Mapping[str, EngcmpError], named: Sequence[str], of: int) -> None:
     """Say which arms this machine cannot run. Raises EngcmpError where an arm failed otherwise, or one that was `named`."""
-    if any(arm in named or not isinstance(error, UnfitMachine) for arm, error in failed.items()):
-        raise _failure(failed, of)
+    faults = {arm: error for arm, error in failed.items() if arm in named or not isinstance(error, UnfitMachine)}
+    if faults:
+        raise _failure(faults, of)
     for error in failed.values():
         click.echo(f"\nNot measured on this machine: {error}")
 
 
 def _failure(failed: Mapping[str, EngcmpError], of: int) -> EngcmpError:
-    """One error for all arms that failed: that of the first, which each of them has told already."""
-    arm, first = next(iter(failed.items()))
+    """One error for all arms that failed, which each has told already: of the first that another machine would not mend."""
+    arm, first = next(
+        ((arm, error) for arm, error in failed.items() if not isinstance(error, UnfitMachine)),
+        next(iter(failed.items())),
+    )
     what = f"{arm}: {first.what}" if len(failed) == 1 else f"{len(failed)} of {of} arms failed; {arm}: {first.what}"
     return EngcmpError(what, where=first.where, remedy=first.remedy)
 

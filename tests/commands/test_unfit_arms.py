@@ -23,7 +23,8 @@ def test_it_is_told_and_the_command_succeeds(capsys: pytest.CaptureFixture[str])
     ("failed", "named", "words"),
     [
         ({OLD: UNFIT}, [OLD], f"{OLD}: arm a: no such instruction"),
-        ({OLD: UNFIT, OTHER: EngcmpError("died")}, [], "2 of 6 arms failed"),
+        ({OLD: UNFIT, OTHER: EngcmpError("died")}, [], f"^{OTHER}: died$"),
+        ({OLD: UNFIT, OTHER: EngcmpError("died")}, [OLD], f"^2 of 6 arms failed; {OTHER}: died$"),
         ({OTHER: EngcmpError("died")}, [], "died"),
     ],
 )
