@@ -181,7 +181,10 @@ def _flat(runs: int) -> None:
         own, own_least = ((one - fixed) / events * 1e6 for one, fixed in ((middle, itself), (least, least_itself)))
         print(f"  {events:,} without that: {own:.2f} us an event (least {own_least:.2f})")
     slopes = [(more[1] - less[1]) / (more[0] - less[0]) for less, more in itertools.pairwise(sizes)]
-    print(f"a further event: {slopes[0] * 1e6:.2f} us from 10^4 to 10^5, {slopes[1] * 1e6:.2f} us to 10^6")
+    ratio = slopes[1] / slopes[0]
+    print(
+        f"a further event: {slopes[0] * 1e6:.2f} us from 10^4 to 10^5, {slopes[1] * 1e6:.2f} us to 10^6: x{ratio:.2f} (flat: near 1)"
+    )
 
 
 def _median(runs: Sequence[dict[str, float]]) -> dict[str, float]:

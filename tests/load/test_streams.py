@@ -8,6 +8,8 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -194,6 +196,20 @@ def test_a_refused_connection_is_a_failed_request() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     _, (one,) = driven(url, plan_of())
     assert (one.row["status"], one.row["cause"], one.row["t0_ns"]) == ("failed", "connection_refused", None)
+
+
+def test_a_connection_that_is_not_made_in_time_is_a_failed_request_that_was_never_sent() -> None:
+    with socket.socket() as full, ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # nobody takes them: the queue is full, and what comes after waits
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        began = time.monotonic()
+        _, (found,) = driven(f"http://127.0.0.1:{full.getsockname()[1]}", plan_of(), deadlines=Deadlines(connect_s=0.2))
+    assert (found.row["status"], found.row["cause"], found.row["t0_ns"]) == ("failed", "connect_deadline", None)
+    assert time.monotonic() - began < 5
 
 
 def test_an_idle_connection_that_the_server_dropped_costs_no_request() -> None:

@@ -90,6 +90,17 @@ def test_a_session_keeps_its_calibration_and_what_the_engine_counted(measured: T
     assert "127.0.0.1" not in text, "an address says nothing of what was measured"
 
 
+def test_beside_every_cell_the_machine_was_sampled_by_the_clock_of_its_events(measured: TinyStudy) -> None:
+    samples = pl.read_parquet(stored(measured, receipt(measured, "engine_launch/serving"), "telemetry.parquet"))
+    for (repeat,), own in requests_of(measured).group_by("repeat"):
+        beside = samples.filter((pl.col("start") == repeat) & (pl.col("phase") != "stopping"))
+        assert beside["t_ns"].min() < own["t0_ns"].min(), "from before the first request on"
+        assert beside["host_cpu_percent"].drop_nulls().len() and beside["host_memory_available_bytes"].null_count() == 0
+        for cell in own.partition_by("cell_id"):
+            # One a second; a machine that is busy with other things takes one late.
+            assert (beside["t_ns"] - cell["t0_ns"].min()).abs().min() < 5e9, cell["cell_id"][0]
+
+
 def test_a_second_run_is_answered_from_the_store(measured: TinyStudy) -> None:
     done = measured.run("run", TINY)
     assert done.returncode == 0 and "] 0 artifacts made" in done.stderr
