@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,15 +157,30 @@ def _measure(
     replace_visible(out / "run.json", canonical_bytes(run))
     _rehearse(plan, target)
     last = None
-    for number, cell in missing:
-        prepared(out)
-        before = cell_warm_up(cell, target.warm_up, last=last)
-        warm = None if before is None else _warmed(session, cell, before, out)
-        last = cell.concurrency
-        target.unchanged()
-        kept = _measured(session, cell, f"cell {number + 1} of {len(plan.cells)}", warm, out)
-        target.unchanged()
-        keep(out, number, *kept)
+    with _nothing_old_collected():
+        for number, cell in missing:
+            prepared(out)
+            before = cell_warm_up(cell, target.warm_up, last=last)
+            warm = None if before is None else _warmed(session, cell, before, out)
+            last = cell.concurrency
+            target.unchanged()
+            kept = _measured(session, cell, f"cell {number + 1} of {len(plan.cells)}", warm, out)
+            target.unchanged()
+            keep(out, number, *kept)
+
+
+@contextlib.contextmanager
+def _nothing_old_collected() -> Iterator[None]:
+    """The collection before each cell looks only at what came since: among all that libraries have loaded it takes 10 ms and more."""
+    gc.collect()
+    own = not gc.get_freeze_count()  # else this process keeps them out already, and goes on so
+    if own:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if own:
+            gc.unfreeze()
 
 
 def _kept_up(width: int, target: Target, say: Say) -> Calibration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import os
@@ -25,9 +26,13 @@ from engcmp_assets.commands.main import main
 from engcmp_assets.commands.speed_requests import expected
 from engcmp_assets.kernel.study import load_study
 from engcmp_assets.kernel.throughput.event_tables import EVENT_COLUMNS, REQUEST_COLUMNS
+from engcmp_assets.kernel.throughput.plans import parse_plan
 from engcmp_assets.kernel.throughput_tables import PLAN_FILE
 from engcmp_assets.throughput_events.plan import parse_index
+from engcmp_assets.throughput_events.steps import Target, measure_plan
 from engcmp_resources.canonical import sha256_of
+from engcmp_resources.errors import EngcmpError
+from engcmp_resources.load.streams import Address
 from tests.simulator.running import Simulator, running_simulator
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -357,6 +362,56 @@ def test_a_calibration_is_recorded_and_one_that_failed_is_a_flag_here(
     document = here.document()
     assert document["sessions"][0]["calibration"]["passed"] is False
     assert "the calibration of the client failed" in document["cells"][0]["flags"]
+
+
+def test_prompt_tokens_that_came_from_a_cache_are_told_in_the_cell(here: Here, simulator: Simulator) -> None:
+    simulator.script("cache_always_hits")
+    here.plan(widths=(1,), requests=2)
+    assert here("--warmup", "0").code == 0
+    (cell,) = here.document()["cells"]
+    assert "cached prompt tokens (2 of 2 requests)" in cell["flags"]
+    rows = pl.read_parquet(here.out / "requests.parquet")
+    assert (rows["cached_tokens"] == rows["usage_prompt_tokens"] - 1).all()
+    assert cell["engine"]["cached_tokens"] == rows["cached_tokens"].sum()
+    uncached = (rows["usage_prompt_tokens"] - rows["cached_tokens"]) / rows["ttft_ns"] * 1e9
+    assert cell["figures"]["prefill_tok_s"]["value"] == pytest.approx(uncached.median()), "of what was computed alone"
+
+
+def test_a_study_measures_nothing_with_a_client_that_does_not_keep_up(
+    here: Here, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = parse_plan(here.plan(widths=(2,), requests=2).read_bytes(), where="plan.json")
+    for name, value in (("_CALIBRATIONS", 2), ("_CALM_S", 0.0)):
+        monkeypatch.setattr(f"engcmp_assets.throughput_events.steps.{name}", value)
+    for name in ("_ALLOWED_MS", "_ALLOWED_MS_PER_STREAM"):
+        monkeypatch.setattr(f"engcmp_resources.load.calibration.{name}", 0.0)
+    since, said = len(simulator.truth(path=CHAT)), list[str]()
+    target = Target(Address.parse(here.url), strict=True)
+    with pytest.raises(EngcmpError, match=r"too busy to time 2 streams: .*token was read .* ms late"):
+        measure_plan(plan, target, here.out, calibrated=True, say=said.append)
+    assert sum(line.startswith("calibration: ") for line in said) == 2, "it was tried as often as is allowed"
+    assert len(chats(simulator, since)) == 1, "the request that asks what the server takes, and none that is timed"
+    assert not list(here.out.glob("parts/*"))
+
+
+def test_the_collection_before_a_cell_looks_at_nothing_that_was_there_before_the_first(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.plan(widths=(1, 2), requests=2)
+    gc.unfreeze()  # other tests of this process may have kept it short
+    looked_at: list[int] = []
+    collect = gc.collect
+
+    def counted() -> int:
+        looked_at.append(len(gc.get_objects()))
+        return collect()
+
+    monkeypatch.setattr("engcmp_resources.load.driving.gc.collect", counted)
+    assert here("--warmup", "0").code == 0
+    # One when the client is rehearsed, the one before all cells, then one a cell.
+    rehearsed, before, *cells = looked_at
+    assert len(cells) == 2 and max(cells) < min(rehearsed, before) / 4
+    assert gc.get_freeze_count() == 0, "whoever goes on in this process has its collections back"
 
 
 # What is kept, and continued.
