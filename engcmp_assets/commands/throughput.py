@@ -172,7 +172,7 @@ def _key(name: str | None) -> str | None:
 
 
 def _print_cells(document: Mapping[str, Any]) -> None:
-    """One line a cell, its failures and flags below it, and in words what columns, causes and flags mean."""
+    """One line a cell, its failures, flags and labels below it, and in words what columns, causes and flags mean."""
     heads = ["cell", "width", "whole", *(title for title, _, _ in _FIGURES)]
     rows = [heads]
     for cell in document["cells"]:
@@ -191,6 +191,8 @@ def _print_cells(document: Mapping[str, Any]) -> None:
         for flag in cell["flags"]:
             click.echo(f"    flag: {flag}")
             seen |= {name: words for name, words in FLAGS.items() if flag.startswith(name)}
+        for label in cell["labels"]:
+            click.echo(f"    label: {label}")
         if recount := cell.get("recounted"):  # what was measured before there was one has none
             click.echo(f"    {recount_words(recount)}")
         if cell.get("earlier"):

@@ -168,12 +168,17 @@ def _open_loops(measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _remarks(measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def labels_of_cells(summary: Summary) -> Iterator[str]:
+    """What the names of cells promise and was not measured, each once, with the cells that it is of."""
+    return _remarks([arm for arm in summary["arms"] if arm.get("speed")], ("labels",))
+
+
+def _remarks(measured: Sequence[Mapping[str, Any]], of: Sequence[str] = ("flags", "labels")) -> Iterator[str]:
     """What must be known of the cells, each once, with the cells that it is of."""
     cells = [(f"{arm['arm']} {cell['cell_id']}", cell) for arm in measured for cell in arm["speed"]]
     found: dict[str, list[str]] = {}
     for name, cell in cells:
-        for text in (*cell["flags"], *cell["labels"]):
+        for text in (text for kind in of for text in cell[kind]):
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         if len(names) == len(cells):

@@ -36,7 +36,7 @@ from engcmp_assets.publication.formats import (
 )
 from engcmp_assets.publication.notes import early_lines, floors_are_zero, floors_not_measured
 from engcmp_assets.publication.replies import identity_lines, outcome_rows, passed_rows, replies_lead
-from engcmp_assets.publication.speed import HEADLINES, bands, verdict_rows
+from engcmp_assets.publication.speed import HEADLINES, bands, labels_of_cells, verdict_rows
 from engcmp_assets.publication.view import find_figure, measures_of, panels_of, terms_of
 
 TERMINAL_COLUMNS = 100
@@ -68,11 +68,12 @@ def terminal_table(summary: Mapping[str, Any]) -> str:
 
 
 def _speeds(summary: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Each pair's speeds in counts of cells, and what the noise band is worth."""
+    """Each pair's speeds in counts of cells, what the noise band is worth, and what cells do not hold that their names promise."""
     rows = verdict_rows(summary)
     if rows:
-        yield [*_table([["Speed, cells by verdict", *HEADLINES], *([name, *words] for name, words in rows)]), "",
-               *_wrap(f"Speed: {bands(summary)}")]  # fmt: skip
+        said = [f"Speed: {bands(summary)}", *(f"Speed: {text}." for text in labels_of_cells(summary))]
+        table = _table([["Speed, cells by verdict", *HEADLINES], *([name, *words] for name, words in rows)])
+        yield [*table, "", *(line for text in said for line in _wrap(text))]
 
 
 def _replies(summary: Mapping[str, Any]) -> Iterator[list[str]]:

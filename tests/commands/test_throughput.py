@@ -307,6 +307,14 @@ def test_the_table_says_of_how_many_requests_a_median_is_and_how_far_they_spread
     assert any(line.startswith("Medians of as many requests as are whole, [10th, 90th percentile]") for line in lines)
 
 
+def test_the_table_says_of_replies_that_never_left_their_reasoning_that_no_answer_was_measured(here: Here) -> None:
+    here.plan(widths=(1, 2), tokens=3)  # the simulator thinks for longer
+    lines = here("--warmup", "0").out.splitlines()
+    label = "    label: 0 of 3 replies left the reasoning span: the rest is reasoning about the prompt, not the answer"
+    one, two = (next(number for number, line in enumerate(lines) if line.startswith(name)) for name in ("c1 ", "c2 "))
+    assert label in lines[one + 1 : two] and label in lines[two + 1 :], "under each cell"
+
+
 def test_no_prompt_stands_in_the_results(here: Here) -> None:
     here.plan(widths=(1,))
     assert here().code == 0

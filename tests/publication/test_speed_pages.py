@@ -35,11 +35,11 @@ BAND = Band(share=0.1, least_hours=1)
 
 
 def document(
-    gaps: dict[str, int], *, slower: float = 1.0, broken: str = "", opened: Sequence[str] = ()
+    gaps: dict[str, int], *, slower: float = 1.0, broken: str = "", opened: Sequence[str] = (), thinking: str = ""
 ) -> tuple[Any, pl.DataFrame, pl.DataFrame]:
     """cells.json and tables of an arm: a cell for each of `gaps` (ms between tokens), in two repeats, the second `slower` by a factor.
 
-    Requests of the cells `opened` go out 100 gaps after they were due.
+    Requests of the cells `opened` go out 100 gaps after they were due; replies of the cell `thinking` never leave their reasoning.
     """
     streams: list[tuple[str, Stream]] = []
     for repeat, factor in ((1, 1.0), (2, slower)):
@@ -48,6 +48,9 @@ def document(
                 one = even(f"{cell}-{repeat}-{number}", 0, 200, round(gap * factor), [1] * 20, repeat=repeat)
                 more = {"status": "failed", "cause": "cut short"} if cell == broken else {}
                 more |= {"scheduled_at_ns": one.t0 - 100 * gap * 10**6} if cell in opened else {}
+                if cell == thinking:
+                    kept = tuple((t, "reasoning" if kind == "answer" else kind, n) for t, kind, n in one.events)
+                    one, more = replace(one, events=kept), more | {"ttfa_ns": None}
                 streams.append((cell, replace(one, extra=more)))
     events, requests = tables([one for _, one in streams])
     requests = requests.with_columns(cell_id=pl.Series([cell for cell, _ in streams]))
@@ -70,10 +73,14 @@ def document(
     return cells_document(events, requests, {"repeats": sessions}), events, requests
 
 
-def summary(*, slower: float = 1.0, band: Band | None = BAND, opened: Sequence[str] = ()) -> dict[str, Any]:
+def summary(
+    *, slower: float = 1.0, band: Band | None = BAND, opened: Sequence[str] = (), thinking: str = ""
+) -> dict[str, Any]:
     """The sample study with speeds: in `quick` the candidate decodes twice as fast, in `alike` as fast, `broken` has a failed request."""
     sides = {
-        CANDIDATE: document({"quick": 10, "alike": 20, "broken": 20}, slower=slower, broken="broken", opened=opened),
+        CANDIDATE: document(
+            {"quick": 10, "alike": 20, "broken": 20}, slower=slower, broken="broken", opened=opened, thinking=thinking
+        ),
         BASELINE: document({"quick": 20, "alike": 20, "broken": 20}, opened=opened),
     }
     made = sample()
@@ -184,6 +191,18 @@ def test_a_remark_that_holds_of_several_cells_is_said_once() -> None:
             cell["flags"] = ["the client was the limit"]
     page = render_markdown(made)
     assert page.count("the client was the limit") == 1 and "(in every cell)" in page
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, render_table])
+def test_a_cell_whose_replies_never_left_their_reasoning_says_so_beside_its_speeds(render: Any) -> None:
+    words = "0 of 2 replies left the reasoning span: the rest is reasoning about the prompt, not the answer"
+    page = " ".join(render(summary(thinking="quick")).split())
+    assert words in page
+    assert words not in " ".join(render(summary()).split())
+    view = speed_view(summary(thinking="quick"), {})
+    assert view is not None
+    told = [row["labels"] for row in view["pairs"][0]["rows"] if row["cell"] == "quick"]
+    assert told and all(f"{CANDIDATE}: {words}" in one for one in told), "at each ratio of the pair"
 
 
 @pytest.mark.parametrize("render", [render_html, render_markdown, render_table])
