@@ -372,6 +372,15 @@ def test_a_calibration_is_recorded_and_one_that_failed_is_a_flag_here(
     assert "the calibration of the client failed" in document["cells"][0]["flags"]
 
 
+def test_a_cell_in_which_the_client_had_no_time_left_is_flagged(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.plan(widths=(1,), requests=2)
+    monkeypatch.setattr("engcmp_resources.load.driving._CPU_SHARE", -1.0)
+    ran = here()
+    (cell,) = here.document()["cells"]
+    assert cell["client"]["limit"] and "one core was busy" in cell["client"]["reasons"]
+    assert "the client was the limit" in cell["flags"] and "    flag: the client was the limit" in ran.out
+
+
 def test_prompt_tokens_that_came_from_a_cache_are_told_in_the_cell(here: Here, simulator: Simulator) -> None:
     simulator.script("cache_always_hits")
     here.plan(widths=(1,), requests=2)

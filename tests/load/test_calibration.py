@@ -11,7 +11,7 @@ import pytest
 from asking import QUICK, driven, kinds, plan_of
 from raw_server import raw_server
 
-from engcmp_resources.load import calibration
+from engcmp_resources.load import calibration, driving
 from engcmp_resources.load.calibration import calibrate, stamp_errors_ms, wires
 from engcmp_resources.load.driving import Pace, drive
 from engcmp_resources.load.null_server import STAMPS, null_server
@@ -62,6 +62,17 @@ def test_a_client_that_is_late_fails_the_calibration_with_a_reason(monkeypatch: 
     found = calibrate(2)
     assert not found.passed
     assert any("token was read" in reason for reason in found.reasons)
+
+
+def test_a_client_without_time_left_fails_the_calibration_whatever_its_stamps_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibration, "_ALLOWED_MS", 60_000.0)
+    for name in ("_LAG_P99_MS", "_SCHEDULING_P99_MS", "_CPU_SHARE"):
+        monkeypatch.setattr(driving, name, -1.0)
+    found = calibrate(2)
+    assert not found.passed
+    assert found.reasons == ("the event loop was late", "requests went out late", "one core was busy")
 
 
 def test_streams_of_the_null_server_that_do_not_come_whole_fail_the_calibration() -> None:
