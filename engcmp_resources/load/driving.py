@@ -215,7 +215,8 @@ def drive(
 
 
 def _begin_again(exchange: Exchange) -> None:
-    exchange.http_status, exchange.end, exchange.detail, exchange.content_type = None, "open", "", ""
+    exchange.http_status, exchange.end = None, "open"
+    exchange.detail = exchange.content_type = exchange.retry_after = ""
     del exchange.body[:], exchange.read_ends[:], exchange.read_stamps[:]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from asking import QUICK, driven, plan_of
-from raw_server import LAST_CHUNK, STREAM, chunked, raw_server
+from raw_server import LAST_CHUNK, STREAM, Part, chunked, raw_server
 
 from engcmp_resources.load.driving import Pace, Wire, drive
 from engcmp_resources.load.streams import Address
@@ -97,6 +97,17 @@ def test_a_client_that_had_time_is_not_the_limit() -> None:
     assert done.client["cpu_share"] < 0.5
     assert done.client["wall_s"] > 0.3
     assert "one core was busy" not in done.client["reasons"]
+
+
+def test_a_429_that_states_no_time_is_waited_for_a_second_whatever_one_before_it_stated() -> None:
+    def refusal(*headers: bytes) -> list[Part]:
+        return [b"\r\n".join([b"HTTP/1.1 429 Busy", b"Content-Length: 0", *headers, b"", b""])]
+
+    answers = refusal(b"Retry-After: 0"), refusal(), [*chunked(BODY), LAST_CHUNK]
+    with raw_server(*answers) as server:
+        _, (one,) = driven(server.url, plan_of(), retries_429=2)
+    assert (one.row["status"], one.row["retries"]) == ("ok", 2)
+    assert one.row["t0_ns"] - one.row["scheduled_at_ns"] > 1e9
 
 
 def test_bodies_beyond_a_few_mb_go_to_a_file_that_has_no_name_and_read_the_same(tmp_path: Path) -> None:
