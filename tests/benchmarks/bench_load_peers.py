@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -162,22 +163,26 @@ def usable(say: Callable[[str], None]) -> list[Peer]:
 
 
 def compare(turns: int, home: Path) -> dict[str, Row]:
-    """The medians of all clients over the turns, ours first."""
+    """The medians of all clients over the turns, ours first. One that fails twice in a turn is left out from then on."""
     clients: list[Peer] = [OURS, *usable(print)]
     starts: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
-    for turn in range(turns):
-        for peer in list(clients):
+    for turn, peer in itertools.product(range(turns), list(clients)):
+        for tries_left in (1, 0) if peer in clients else ():
             try:
                 if peer.name not in starts:
                     starts[peer.name] = run(peer, _FEW, 16, ["--burst"], home).cpu_s
                 row = measured(peer, home, start_cpu_s=starts[peer.name])
             except (RuntimeError, OSError, KeyError, ValueError) as error:
-                print(f"{peer.name} is left out from turn {turn + 1} on: {error!r}")
-                clients.remove(peer)
+                print(
+                    f"{peer.name} {'is run once more in' if tries_left else 'is left out from'} turn {turn + 1}: {error!r}"
+                )
+                if not tries_left:
+                    clients.remove(peer)
                 continue
             rows.setdefault(peer.name, []).append(row)
             print(f"  turn {turn + 1}, {peer.name}: {_shown(row)}, load {os.getloadavg()[0]:.1f}", flush=True)
+            break
     return {
         name: {key: statistics.median(row[key] for row in turns) for key in turns[0]} for name, turns in rows.items()
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_load_peers import OURS, agreement, run, usable
+from bench_load_peers import OURS, agreement, compare, run, usable
 from peers import PEERS, Asked, Peer, Reported, furnish
 
 _SIZE, _STREAMS, _SCHEDULE = (8, 12), 2, (400.0, 40.0)
@@ -50,6 +50,24 @@ def test_a_client_that_counts_other_tokens_than_were_sent_is_refused(home: Path)
 def test_a_client_that_fails_is_refused_with_its_last_words(home: Path) -> None:
     with pytest.raises(RuntimeError, match=r"it ended with 1: .*no such luck"):
         run(other("raise SystemExit('no such luck')"), (2, 5), 1, ["--burst"], home)
+
+
+def test_a_client_that_fails_once_is_run_once_more_and_one_that_fails_twice_is_left_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = iter([1, *[None] * 99])
+
+    def read(asked: Asked) -> Reported:
+        return Reported(next(counts), [1.0] * asked.replies, {})
+
+    once = replace(OURS, spec="once==1", read=read)
+    always = replace(other("raise SystemExit(1)"), spec="always==1")
+    for name, size in (("_RATE", (3, 5)), ("_FEW", (2, 5)), ("_ERRORS", (2, 5))):
+        monkeypatch.setattr(f"bench_load_peers.{name}", size)
+    monkeypatch.setattr("bench_load_peers.usable", lambda _say: [once, always])
+    assert list(compare(1, home)) == [OURS.name, "once 1"]
+    said = capsys.readouterr().out
+    assert "once 1 is run once more in turn 1" in said and "always 1 is left out from turn 1" in said
 
 
 def test_our_command_counts_each_token_of_a_burst(home: Path) -> None:
