@@ -14,6 +14,7 @@ import dagster as dg
 from engcmp_assets.automation import sync_partitions
 from engcmp_assets.captured_rows.session import capture_steps
 from engcmp_assets.commands.instance import open_instance
+from engcmp_assets.event_log import connections_kept
 from engcmp_assets.events import UNFIT, asset_key
 from engcmp_assets.graph import definitions
 from engcmp_assets.kernel.blocks import INPUTS, artifacts_of, blocks_of, blocks_of_arm, is_asked, parse_blocks
@@ -76,7 +77,7 @@ def run_study(name: str, arms: Sequence[str], *, blocks: Sequence[str] = (), rem
     prefix = study.protocol.asset_prefix
     answered = made = 0
     failed: dict[str, EngcmpError] = {}
-    with open_instance() as instance:
+    with connections_kept(), open_instance() as instance:
         sync_partitions(instance, study)
         for turn in turns(study, chosen, blocks=asked):
             arm = turn.arm
