@@ -10,6 +10,7 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"engcmp needs Python 3.11 or newer, this is {v.major}.{v.minor}; call make PYTHON=python3.11")'
+	@echo "setting up $(VENV) from requirements.lock: about a minute"
 	@# Anew where a set-up that was killed left one without pip.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock

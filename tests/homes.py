@@ -86,8 +86,6 @@ def engcmp_here(*arguments: str, **variables: str) -> subprocess.CompletedProces
             code = 1
             traceback.print_exc(file=err)
     gc.collect()  # what an error still holds of the home, a process would have let go
-    if not gc.get_freeze_count():
-        gc.freeze()  # what is loaded by now stays, and the next collections need not walk it: 0.2 s each
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 

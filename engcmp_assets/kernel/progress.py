@@ -48,7 +48,7 @@ class Progress:
 
     def _left(self, done: int, now: int) -> str:
         fresh, elapsed_s = done - self.already, (now - self._start_ns) / _NS
-        if fresh <= 0 or done >= self.total or elapsed_s < 1:
-            return ""  # a rate over less than a second predicts nothing
+        if fresh <= 0 or fresh < self.total / 50 or done >= self.total or elapsed_s < 1:
+            return ""  # a rate over less than a second, or over the first few of very many, predicts nothing
         seconds = elapsed_s * (self.total - done) / fresh
         return f", about {seconds:.0f} s left"

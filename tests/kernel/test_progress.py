@@ -70,3 +70,11 @@ def test_lines_go_to_standard_error_at_once(capfd: object) -> None:
     stderr_line("one line")
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "one line\n")
+
+
+def test_the_first_few_of_very_many_predict_nothing() -> None:
+    told, said, clock = progress(272)
+    for done in (1, 6):
+        clock.now_s += 3
+        told.update(done)
+    assert "left" not in said[0] and said[1].endswith("about 266 s left")
