@@ -60,8 +60,8 @@ COLUMNS = (
     Column("verdict", "str", "1", "Verdict word of the closed list"),
     Column("unit", "str", "1", "Unit of the measure"),
 )
-SPEED_VERSION = "1"
-OPEN_LOOP_VERSION = "2"  # the same with cells in an open loop: their latency from the schedule is compared too
+SPEED_VERSION = "3"  # no verdict where the client was the limit
+OPEN_LOOP_VERSION = "4"  # the same with cells in an open loop: their latency from the schedule is compared too
 _SPEED_USES = (Use(EVENTS, "every arm", (EVENTS_FILE, REQUESTS_FILE)), Use(CELLS, "every arm", (CELLS_FILE,)))
 _PAIR_KLS = ("kl_pair_full", "kl_pair_coarse", "kl_pair20")
 

@@ -90,7 +90,9 @@ class NoBand:
 
 
 def figure_value(run: Run, cell_id: str, measure_id: str) -> float | Missing:
-    """One figure of one cell. Missing for a cell that the run lacks, one that is not complete, and a figure that is missing."""
+    """One figure of one cell, to be compared. Missing for a cell that the run lacks, one that is not complete, one in which the client
+    was the limit, and a figure that is missing.
+    """
     cell = run.cells.get(cell_id)
     if cell is None:
         return Missing(f"{run.label} has no cell {cell_id}")
@@ -102,6 +104,8 @@ def figure_value(run: Run, cell_id: str, measure_id: str) -> float | Missing:
             else ": it has no request"
         )
         return Missing(f"{run.label} is incomplete{why}")
+    if (cell.get("client") or {}).get("limit"):
+        return Missing(f"{run.label}: the client was the limit, the times are not the server's alone")
     found = cell["figures"].get(measure_id, {"missing": "it was not computed"})
     if "missing" in found:
         return Missing(f"{run.label}: {found['missing']}")
@@ -161,9 +165,11 @@ def noise_band(
     """
     if declared is None:
         return NoBand("descriptive", "no noise band was declared")
-    lacking = [side.arm for side in sides if side.arm not in {one.arm for one in drift}]
+    lacking = [side for side in sides if side.arm not in {one.arm for one in drift}]
     if lacking:
-        return NoBand("no floor", f"the declared band was not checked: no drift repeat of {' or of '.join(lacking)}")
+        words = " or of ".join(side.arm for side in lacking)
+        words += " that can be compared" if any(side.repeats for side in lacking) else ""
+        return NoBand("no floor", f"the declared band was not checked: no drift repeat of {words}")
     widest = max(max(one.ratio, 1 / one.ratio) for one in (*drift, *of_pair)) - 1
     labels = [label for side in sides if (label := _session(side, declared)) is not None]
     if widest > declared.share:

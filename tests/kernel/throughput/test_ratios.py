@@ -145,6 +145,30 @@ def test_an_incomplete_cell_and_one_that_an_arm_lacks_are_not_comparable_with_th
     assert found.sentence == "1 faster, 0 level, 0 slower of 1; 2 not comparable"
 
 
+def limited(one: Run, *cells: str) -> Run:
+    """The run with the client at its limit in those cells."""
+    return replace(
+        one,
+        cells={name: cell | ({"client": {"limit": True}} if name in cells else {}) for name, cell in one.cells.items()},
+    )
+
+
+def test_where_the_client_was_the_limit_nothing_is_called_faster_and_no_repeat_widens_the_band() -> None:
+    candidate, baseline = repeated("cand", {"a": 10, "b": 10}, {"a": 10, "b": 90}), arm("base", {"a": 20, "b": 20})
+    assert verdicts(compared(candidate, baseline, "decode_tok_s")) == {"a": "level", "b": "level"}
+    late = replace(candidate, repeats=(limited(candidate.repeats[0], "b"),))
+    found = compared(late, baseline, "decode_tok_s")
+    assert verdicts(found) == {"a": "faster", "b": "faster"}
+    reason = "the client was the limit, the times are not the server's alone"
+    assert found.cells[1].of_repeats == (Missing(f"cand again: {reason}"),)
+    assert [one.arm for one in found.cells[1].drift] == ["base"]
+    found = compared(replace(late, main=limited(late.main, "a")), baseline, "decode_tok_s")
+    # No repeat of the candidate can be held against its first run then: not the limited one of b, not the limited first of a.
+    assert verdicts(found) == {"a": "not comparable", "b": "no floor"}
+    assert found.cells[0].ratio == Missing(f"cand first: {reason}")
+    assert found.labels == ("the declared band was not checked: no drift repeat of cand that can be compared",)
+
+
 def test_where_one_engine_cannot_tell_its_first_update_both_sides_take_one_token_and_steady_figures_are_missing() -> (
     None
 ):
