@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+LOOPBACK = "0100007F"
 _RANGE = range(
     15_000, 32_000
 )  # below what the system gives to whoever asks for any port, so none is taken before it is used
@@ -32,3 +33,16 @@ def free_port(host: str = "127.0.0.1") -> int:
             continue
         _HELD.append(held)
         return port
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """The addresses (hexadecimal, as the kernel tells them) and ports at which a process waits for TCP connections (Linux)."""
+    sockets = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        path = Path(f"/proc/{pid}/net/{table}")
+        for fields in (line.split() for line in (path.read_text().splitlines()[1:] if path.exists() else ())):
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                address, _, port = fields[1].partition(":")
+                found.add((address, int(port, 16)))
+    return found

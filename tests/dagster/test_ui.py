@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from homes import Q4, assert_one_clear_line, engcmp, engine_processes
+from ports import LOOPBACK, listening
 from ui_process import Ui, forget, home_without_dagster, processes_of, running_ui, wait_for
 
 JOB = "smollm2_cpu_arm"
@@ -89,7 +90,9 @@ def engines_of(run_id: str) -> list[int]:
 
 
 @pytest.mark.timeout(180)
-def test_an_auditor_s_ui_starts_nothing_and_runs_beside_another(measured_home: Path, tmp_path: Path) -> None:
+def test_an_auditor_s_ui_starts_nothing_listens_on_loopback_and_runs_beside_another(
+    measured_home: Path, tmp_path: Path
+) -> None:
     home = home_without_dagster(measured_home, tmp_path / "home")
     with running_ui(home, "--read-only") as ui:
         answer = ui.graphql(
@@ -101,4 +104,8 @@ def test_an_auditor_s_ui_starts_nothing_and_runs_beside_another(measured_home: P
             },
         )
         assert answer["reportRunlessAssetEvents"]["__typename"] == "UnauthorizedError"
-        assert not any("dagster-daemon" in process for process in processes_of(home))
+        processes = processes_of(home)
+        assert not any("dagster-daemon" in process for process in processes)
+        at = set[tuple[str, int]]().union(*(listening(int(process.split(" ", 1)[0])) for process in processes))
+        assert int(ui.url.rsplit(":", 1)[1]) in {port for _, port in at}
+        assert {address for address, _ in at} == {LOOPBACK}, "others can reach the UI, which has no login"

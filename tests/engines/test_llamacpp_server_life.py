@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from decoding import ARM, ROOT, VOCAB, AtRequest, DecoderLauncher, rows, servers_of, tokens, until, until_it_computes
+from ports import LOOPBACK, listening
 
 from engcmp_resources.engines import llamacpp_server
 from engcmp_resources.engines._child import Child
@@ -40,14 +41,7 @@ def test_a_taken_port_is_named_and_a_free_one_serves(start_server: DecoderLaunch
 def test_it_listens_on_the_loopback_address_alone(start_server: DecoderLauncher) -> None:
     with start_server():
         (pid,) = start_server.servers()
-        sockets = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
-        listening = set()
-        for table in ("tcp", "tcp6"):
-            path = Path(f"/proc/{pid}/net/{table}")
-            for fields in (line.split() for line in path.read_text().splitlines()[1:] if path.exists()):
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                    listening.add(fields[1].split(":")[0])
-    assert listening == {"0100007F"}
+        assert {address for address, _ in listening(pid)} == {LOOPBACK}
 
 
 @linux_only
