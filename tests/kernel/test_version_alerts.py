@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engcmp_assets.kernel.differences import EQUAL_KEPT
 from engcmp_assets.kernel.records import Missing
 from engcmp_assets.kernel.review.paired_bar import PairedBar, paired_bar
 from engcmp_assets.kernel.version_alerts import (
@@ -72,6 +73,18 @@ def test_a_pair_of_two_engines_or_one_that_was_not_compared_is_no_new_version() 
 def test_rows_that_changed_where_the_last_version_changed_none_are_told() -> None:
     text = told([OLD, pair("e@v10", "e@v9", moved())])[SAME_ROWS]
     assert "panel pa: 96 of 384 rows" in text and "q8/e@v9 gave every row of q8/e@v8" in text
+
+
+def test_rows_of_which_an_api_returns_a_part_are_those_of_before_as_far_as_that_shows() -> None:
+    word, sentence = EQUAL_KEPT
+    same = [figure("nll", 0.0, word, sentence=sentence), figure("kl_pair20", 0.0, "descriptive")]
+    last, other = pair("e@v9", "e@v8", same), [figure("nll", 0.0, "not resolved", sentence="0 nats")]
+    assert told([last, pair("e@v10", "e@v9", same)]) == {}
+    assert "gave every row of q8/e@v8, as far as its API" in told([last, pair("e@v10", "e@v9", other)])[SAME_ROWS]
+    unlike = [*same, figure("nll", 0.1, "resolved", panel="pb")]
+    assert told([pair("e@v9", "e@v8", unlike), pair("e@v10", "e@v9", moved())]) == {}, (
+        "one panel alone is not every row"
+    )
 
 
 def test_rows_that_change_with_every_version_are_not() -> None:
