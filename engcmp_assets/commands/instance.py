@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 
 from engcmp_assets.graph import POOL
+from engcmp_resources.disk import disk_errors, locked
 from engcmp_resources.places import home_folder
-from engcmp_resources.store import disk_errors
 
 SETTINGS = """\
 # Written by engcmp; it is written anew when engcmp starts.
@@ -45,9 +45,14 @@ def instance_in_use() -> dg.DagsterInstance:
 
 
 def open_instance() -> dg.DagsterInstance:
-    """The instance, with the pool's limit set (a default limit is not enforced on the first batch)."""
-    os.environ["DAGSTER_HOME"] = str(instance_folder())
+    """The instance, with the pool's limit set (a default limit is not enforced on the first batch).
+
+    One process at a time opens it: of two that made its databases at once, one would fail.
+    """
+    folder = instance_folder()
+    os.environ["DAGSTER_HOME"] = str(folder)
     os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
-    instance = dg.DagsterInstance.get()
-    instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    with locked(folder / "opening.lock"):
+        instance = dg.DagsterInstance.get()
+        instance.event_log_storage.set_concurrency_slots(POOL, 1)
     return instance

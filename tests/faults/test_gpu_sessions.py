@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.running import Running
+from gpu import driver_stand_in
+from gpu.recording import FILE
 from gpu.samples import played
-from homes import quiet, wait_until
+from homes import Q8, quiet, unfinished, wait_until
 from tiny import BASE_ARM, TINY, TinyStudy, copy_of, make_tiny
 
 from engcmp_assets.captured_rows import watching
@@ -30,6 +37,7 @@ from engcmp_assets.kernel.tables import read_parquet
 from engcmp_assets.kernel.work import Done, Session, output_blob
 from engcmp_resources import gpus
 from engcmp_resources.errors import EngcmpError
+from engcmp_resources.gpu_locks import gpu_locks, leases
 from engcmp_resources.gpus import NvmlRefusal
 from engcmp_resources.store import Store
 from engcmp_resources.telemetry import read_samples, sampling
@@ -37,6 +45,7 @@ from engcmp_resources.telemetry import read_samples, sampling
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 ARM = ArmKey.parse(BASE_ARM)
+BOTH = (BASE_ARM, Q8)
 GPU_IS_LOST = 15
 PERIOD_S = 0.1
 LOST = "GPU 0 was lost during the capture"
@@ -83,7 +92,9 @@ def prepared(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> T
     """The tiny study on one GPU, with all that comes before its capture: which this host, without a GPU, refuses."""
     tiny = make_tiny(tmp_path_factory.mktemp("gpu"), measured_home)
     path = tiny.folder / "protocol.toml"
-    path.write_text(path.read_text(encoding="utf-8") + "\n[gpus]\nuse = [0]\n", encoding="utf-8")
+    one, two = (f'[[arms]]\narm = "{arm}"\n' for arm in BOTH)
+    text = path.read_text(encoding="utf-8").replace(one, one + two)
+    path.write_text(f"{text}\n[gpus]\nuse = [0]\n", encoding="utf-8")
     assert tiny.run("freeze", TINY).returncode == 0
     done = tiny.run("run", TINY)
     if not isinstance(gpus.open_nvml(), gpus.NoValue):
@@ -295,3 +306,45 @@ def test_of_two_runs_for_one_gpu_the_second_waits_says_for_whom_and_goes_on(sess
     (waited,) = (text for text in said if "waiting for the lock of GPU 0" in text)
     assert "K4/vllm@v1" in waited and "run first" in waited
     assert starts_of_rows(session, done, "prefill") == {1}
+
+
+@pytest.mark.timeout(900)
+def test_of_two_whole_runs_that_are_started_at_once_never_both_have_the_gpu_and_both_complete(
+    prepared: TinyStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes of the command in one home, each for another arm; their driver, too, lists the engines of both."""
+    tiny, driver = copy_of(prepared, tmp_path / "both"), tmp_path / "driver"
+    driver.mkdir()
+    shutil.copy(driver_stand_in.__file__, driver / "pynvml.py")
+    others = {"PYTHONPATH": driver, "ENGCMP_RECORDED_GPU": FILE, "ENGCMP_GPU_LOCK_DIR": tmp_path / "gpu-locks"}
+    for name, value in (tiny.variables | others).items():
+        monkeypatch.setenv(name, str(value))
+    said, seen = list[str](), list[set[str]]()
+    with gpu_locks([0], arm="-", run_id="the test", waiting=pytest.fail, timeout_s=0):  # until both are here
+        runs = [Running(tiny.home, "run", TINY, "--arm", arm) for arm in BOTH]
+        try:
+            assert [run.wait_for(re.compile(rf"GPU 0; process {os.getpid()} ")) for run in runs] == [True, True]
+            assert driver_stand_in.engines_on_the_gpu() == {}
+        except BaseException:
+            [run.kill() for run in runs]
+            raise
+    while any(run.process.poll() is None for run in runs):
+        seen.append(set(driver_stand_in.engines_on_the_gpu().values()))
+        time.sleep(0.05)
+    said = [run.rest() for run in runs]
+    assert [run.process.returncode for run in runs] == [0, 0], "\n".join(said)[-4000:]
+    assert set.union(*seen) == set(BOTH) and max(map(len, seen)) == 1, "two engines were on one GPU"
+    waited = [f"GPU 0; process {other.process.pid} " in text for text, other in zip(said, reversed(runs), strict=True)]
+    assert waited.count(True) == 1, "the one that came second says for whom it waited"
+    session = Session(load_study(TINY), Store(tiny.home), "test", quiet)
+    for arm in map(ArmKey.parse, BOTH):
+        launch = session.current("engine_launch/scoring", arm)
+        assert launch is not None and launch.receipt["flags"] == []
+        for start in starts_of(session, {"engine_launch/scoring": launch}):
+            assert start["gpus_before"]["gpus"][0]["compute_processes"] == []
+    receipts = [json.loads(path.read_bytes()) for path in (tiny.home / "receipts").glob("*.json")]
+    made = Counter((one["arm"], one["artifact"]) for one in receipts if one["arm"] is not None)
+    assert set(made.values()) == {1} and {arm for arm, _ in made} == set(BOTH), "something was measured twice"
+    assert leases() == [] and driver_stand_in.engines_on_the_gpu() == {} and unfinished(tiny.home) == []
+    done = tiny.run("verify", TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
