@@ -32,6 +32,7 @@ ALONE = (
         "benchmarks/test_load_peers",
         "chaos/",
         "commands/test_throughput",
+        "dagster/test_alert_of",
         "dagster/test_browser",
         "docker/",
         "vllm/",

@@ -1,8 +1,9 @@
-"""From a new version that gives worse rows to the message at the webhook: measured, compared, failed in Dagster, and told once."""
+"""From a new version with all four faults to the messages at the webhook: measured, compared, failed in Dagster, and each told once."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,38 +14,53 @@ import dagster as dg
 import pytest
 from homes import CHECKOUT, STUDY
 from served_pair import PAIR, Servers, served_pair
-from served_tables import write_known
+from served_tables import RULE, write_known
+from speedy import speed_table
 from tiny import TINY
 
 from engcmp_assets.alerting import alerts_sensor
 from engcmp_assets.commands.instance import open_instance
 from engcmp_assets.kernel.study import load_study
-from engcmp_assets.kernel.version_alerts import ALERTS, IN_BAR
+from engcmp_assets.kernel.version_alerts import ALERTS, DECLARED, IN_BAR, NOT_SLOWER, SAME_ROWS
 from engcmp_resources.webhook import ADDRESS
 
-OLD, NEW = "q4_0/ours@v1", "q4_0/ours@v2"
+FIRST, OLD, NEW = (f"q4_0/ours@v{number}" for number in (1, 2, 3))
 # Further noise in the logits, in nats: the surprise at the next token grows by about half its square.
 WORSE = 1.5
+TRIES = 8
+WORDS = {
+    IN_BAR: "the new version reads worse by nll, all rows of panel pl: ",
+    SAME_ROWS: r"the rows are not those of the version before \(equal bit for bit: .*, while .*@v2 gave every row of .*@v1",
+    NOT_SLOWER: r"\d+ of \d+ speeds are slower, beyond the noise band of .* code-24-c1 ",
+    DECLARED: "the launches differ in .*, which the protocol does not declare",
+}
+QUICK, SLOW = {"ttft_ms": 20.0, "itl_ms": 20.0}, {"ttft_ms": 600.0, "itl_ms": 300.0}
 
 
 @pytest.fixture
 def servers(tmp_path: Path, measured_home: Path) -> Iterator[Servers]:
-    """Two versions of one engine, the second beside the first, on 12 texts."""
+    """Three versions of one engine, each beside the one before, on 12 texts and in one cell of the speed block."""
     made = served_pair(tmp_path, measured_home, 2)
     path = made.tiny.folder / "protocol.toml"
     text = path.read_text(encoding="utf-8")
     rival = text.index("[engines.rival]")
     text = text[:rival] + text[text.index("# ------", rival) :]
-    added = f'[engines.ours.versions.v2]\nsource = "host-image"\n[[arms]]\narm = "{OLD}"\n[[arms]]\narm = "{NEW}"\n'
-    pair = PAIR.replace(OLD, NEW).replace("q4_0/rival@v1", OLD).replace("ours-vs-rival", "v2-vs-v1")
+    added = "".join(f'[engines.ours.versions.v{number}]\nsource = "host-image"\n' for number in (2, 3))
+    added += "".join(f'[[arms]]\narm = "{arm}"\n' for arm in (FIRST, OLD, NEW))
+    pairs = "".join(
+        PAIR.replace("q4_0/ours@v1", other).replace("q4_0/rival@v1", one).replace("ours-vs-rival", pair_id)
+        for one, other, pair_id in ((FIRST, OLD, "v2-vs-v1"), (OLD, NEW, "v3-vs-v2"))
+    )
+    later = f"{RULE}what comes later"
+    speed = speed_table(concurrency=(1,)) + later
     judged = (("replicates = 200\n", "replicates = 20000\n"), ('primary = ["kl_top20"]', 'primary = ["nll"]'))
-    for old, new in ((f'[[arms]]\narm = "{OLD}"\n', added), (PAIR, pair), *judged):
+    for old, new in ((f'[[arms]]\narm = "{FIRST}"\n', added), (PAIR, pairs), (later, speed), *judged):
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     path.write_text(text, encoding="utf-8")
     for source in (CHECKOUT / "protocol" / STUDY / "texts").glob("*.txt"):
         (made.tiny.folder / "texts" / source.name).write_text(source.read_text(encoding="utf-8")[:100], "utf-8")
-    done = made.tiny.run("amend", TINY, "--because", "two versions of one engine")
+    done = made.tiny.run("amend", TINY, "--because", "three versions of one engine")
     assert done.returncode == 0, done.stderr
     write_known(made.tiny, made.known)
     yield made
@@ -73,32 +89,42 @@ def got() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 @pytest.mark.timeout(600)
-def test_a_new_version_out_of_its_bar_fails_a_check_and_is_told_to_the_webhook_once(
+def test_a_new_version_with_all_four_faults_fails_four_checks_and_each_is_told_to_the_webhook_once(
     servers: Servers, got: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """v2 is v1 again. v3 reads worse, gives other rows, is slower, and says that its cache is smaller, which no protocol declares."""
     address, sent = got
     for name, value in (servers.tiny.variables | {"ENGCMP_HOME": str(servers.tiny.home), ADDRESS: address}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    first = servers.start("ours")
-    assert servers.tiny.run("run", TINY, "--arm", OLD).returncode == 0
+    first = servers.start("ours", timing=QUICK)
+    measured(servers, "--arm", FIRST, "--arm", OLD)
     with open_instance() as instance:
-        assert tick(instance, None) == [] and sent == [], "one version alone is told of nothing"
+        assert tick(instance, None) == [] and sent == [], "one that is as the one before is told of nothing"
+        assert all(passed(instance, name) for name in ALERTS)
         first.stop()
-        servers.start("ours", perturb=WORSE)
-        done = servers.tiny.run("run", TINY)
-        assert done.returncode == 0, done.stderr[-3000:]
-        failed = {name for name in ALERTS if not passed(instance, name)}
-        assert IN_BAR in failed
-        event = check_event(instance, IN_BAR)
-        assert event.description is not None and event.description.startswith(f"{NEW} against {OLD}: ")
-        link = str(event.metadata["link"].value)
-        assert "reads worse by nll" in event.description and link.endswith("/smollm2_tiny/comparisons?view=events")
+        servers.start("ours", perturb=WORSE, timing=SLOW, kv_tokens=8192)
+        measured(servers)
         cursor = tick(instance, None)
-        (told,) = (one for one in sent if one["check"] == IN_BAR)
-        assert told["explanation"] == event.description and told["link"] == link and told["pair"] == "v2-vs-v1"
-        assert {one["check"] for one in sent} == failed and len(cursor) == len(sent)
+        told = {one["check"]: one for one in sent}
+        assert set(told) == set(ALERTS) and len(sent) == len(cursor) == len(ALERTS)
+        for name, words in WORDS.items():
+            event, message = check_event(instance, name), told[name]
+            text, link = str(event.description), str(event.metadata["link"].value)
+            assert not event.passed and re.search(words, text), text
+            assert text.startswith(f"{NEW} against {OLD}: ") and "\n" not in text
+            assert link.endswith("/smollm2_tiny/comparisons?view=events")
+            assert (message["explanation"], message["link"], message["pair"]) == (text, link, "v3-vs-v2")
         assert tick(instance, cursor) == cursor and len(sent) == len(cursor), "each is told once"
+
+
+def measured(servers: Servers, *arguments: str) -> None:
+    """Run the study; again where this machine was too busy to time a stream, which is refused and no fault here."""
+    for _ in range(TRIES):
+        done = servers.tiny.run("run", TINY, *arguments)
+        if "too busy to time" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def tick(instance: dg.DagsterInstance, cursor: list[str] | None) -> list[str]:
