@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 import json
 import os
+import re
+import sqlite3
 import subprocess
+import tarfile
 import threading
 import time
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from homes import CHECKOUT, command, engcmp_here
 from ports import free_port
@@ -151,15 +161,71 @@ def kept(measured_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     yield Kept(tiny, beside / "out", said, frozenset(watch.found))
 
 
+_EMBEDDED = re.compile(rb";base64,([A-Za-z0-9+/]+=*)")
+
+
 def everything(path: Path) -> Iterator[str]:
-    """The text of a file, as its readers see it: unpacked where it is packed."""
+    """The text of a file, as its readers see it: unpacked where it is packed, however deep."""
     data = path.read_bytes()
+    yield from readings(data)
+    if data.startswith(b"SQLite format 3\0"):  # Dagster keeps a part of what it knows compressed
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for name in tables:
+                for cell in chain.from_iterable(database.execute(f'SELECT * FROM "{name}"')):  # noqa: S608 - its own table
+                    if isinstance(cell, bytes):
+                        yield from readings(cell)
+
+
+def readings(data: bytes) -> Iterator[str]:
+    """The bytes as text, and those of every packed thing in them: known by what they begin with, whatever the file's name is."""
     yield data.decode("latin-1")
-    if path.suffix == ".parquet":
-        table = pl.read_parquet(path)
-        yield from (str(table[name].to_list()) for name in table.columns if table[name].dtype in (pl.String, pl.Binary))
+    for inner in _unpacked(data):
+        yield from readings(inner)
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    if data[:4] == b"PAR1":
+        for column in pl.read_parquet(io.BytesIO(data)).iter_columns():
+            if not column.dtype.is_numeric():
+                yield "\n".join(map(str, column.to_list())).encode()
+        notes = pl.read_parquet_metadata(io.BytesIO(data))
+        yield _of_base64(notes.get("ARROW:schema", "").encode())  # with what is noted of each column
     elif data[:2] == b"\x1f\x8b":
-        yield gzip.decompress(data).decode("latin-1")
+        yield gzip.decompress(data)
+    elif data[:4] == b"\x28\xb5\x2f\xfd":
+        yield pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    elif data[:2] in (b"\x78\x01", b"\x78\x9c", b"\x78\xda"):
+        with suppress(zlib.error):  # text may begin so
+            yield zlib.decompress(data)
+    elif data[:4] == b"PK\x03\x04":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            yield from (archive.read(one) for one in archive.infolist())
+    elif data[257:262] == b"ustar":
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            yield from (found.read() for one in archive if (found := archive.extractfile(one)) is not None)
+    elif data[:8] == b"\x89PNG\r\n\x1a\n":
+        yield from _texts_of_png(data)
+    yield from map(_of_base64, _EMBEDDED.findall(data))
+
+
+def _of_base64(text: bytes) -> bytes:
+    """What stands in base64, padded or not; a lone last letter, which can hold no byte, is left out."""
+    letters = text.rstrip(b"=")
+    return base64.b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + b"===")
+
+
+def _texts_of_png(data: bytes) -> Iterator[bytes]:
+    """The compressed text chunks: zTXt (keyword, 0, method, text) and iTXt (keyword, 0, flag, method, language, 0, keyword, 0, text)."""
+    at = 8
+    while at + 8 <= len(data):
+        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        _, _, rest = data[at + 8 : at + 8 + size].partition(b"\0")
+        if kind == b"zTXt":
+            yield zlib.decompress(rest[1:])
+        elif kind == b"iTXt" and rest[:1] == b"\1":
+            yield zlib.decompress(rest[2:].split(b"\0", 2)[2])
+        at += size + 12
 
 
 def test_the_study_was_measured_with_the_key(kept: Kept) -> None:
@@ -192,11 +258,61 @@ def test_no_process_list_shows_a_secret(kept: Kept) -> None:
     assert [line for line in kept.command_lines if MARK in line] == []
 
 
-def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
-    pl.DataFrame({"note": [f"{MARK}x"]}).write_parquet(tmp_path / "a.parquet", compression="zstd")
-    (tmp_path / "b.json.gz").write_bytes(gzip.compress(f"{MARK}x".encode()))
-    for name in ("a.parquet", "b.json.gz"):
-        assert any(MARK in text for text in everything(tmp_path / name)), name
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def _planted_files(secret: bytes) -> dict[str, bytes]:
+    """The secret in each kind of packed file, none of which shows it unread."""
+    table, member, archive = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    pl.DataFrame({"note": [secret.decode()]}).write_parquet(table, compression="zstd")
+    listed = pl.DataFrame({"one": [{"notes": [secret.decode()]}]})
+    nested = io.BytesIO()
+    listed.write_parquet(nested, compression="gzip")
+    noted = io.BytesIO()
+    schema = pa.schema([pa.field("n", pa.int64(), metadata={"note": secret})])
+    pq.write_table(pa.table({"n": [1]}, schema=schema), noted)
+    with zipfile.ZipFile(member, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.json", secret)
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        entry = tarfile.TarInfo("a.txt")
+        entry.size = len(secret)
+        packed.addfile(entry, io.BytesIO(secret))
+    png, packed_text = b"\x89PNG\r\n\x1a\n", zlib.compress(secret)
+    ztxt = _chunk(b"zTXt", b"Comment\0\0" + packed_text)
+    return {
+        "text column of Parquet": table.getvalue(),
+        "nested column of Parquet": nested.getvalue(),
+        "notes on a column of Parquet": noted.getvalue(),
+        "gzip": gzip.compress(secret),
+        "zstd": pa.compress(secret, codec="zstd", asbytes=True),
+        "zstd in gzip": gzip.compress(pa.compress(secret, codec="zstd", asbytes=True)),
+        "zlib": packed_text,
+        "picture in a page": b'<img src="data:image/png;base64,' + base64.b64encode(png + ztxt) + b'">',
+        "zip": member.getvalue(),
+        "tar in gzip": archive.getvalue(),
+        "zTXt of PNG": png + ztxt,
+        "iTXt of PNG": png + _chunk(b"iTXt", b"Comment\0\1\0en\0Comment\0" + packed_text),
+    }
+
+
+def test_the_search_finds_a_secret_in_every_kind_of_packed_file() -> None:
+    secret = f"{MARK}x".encode() * 40  # long enough that each packs it
+    for name, data in _planted_files(secret).items():
+        assert secret not in data, f"{name} packs nothing"
+        assert any(MARK in text for text in readings(data)), name
+
+
+def test_the_search_finds_what_a_database_keeps_compressed(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("CREATE TABLE kept (body BLOB)")
+        database.execute("INSERT INTO kept VALUES (?)", (zlib.compress(f"{MARK}x".encode() * 40),))
+        database.commit()
+    assert MARK.encode() not in (tmp_path / "a.db").read_bytes()
+    assert any(MARK in text for text in everything(tmp_path / "a.db"))
+
+
+def test_the_watch_sees_a_command_line() -> None:
     began = time.monotonic()
     watch = _Watch()
     watch.start()
