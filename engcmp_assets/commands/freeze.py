@@ -45,7 +45,7 @@ _KEPT = "protocols"
 _DATA = ("captured_rows/", EVENTS, REPLIES, "comparisons", "publication")
 
 
-@click.command(epilog="Example: engcmp freeze smollm2-cpu")
+@click.command(epilog="Example: engcmp freeze my-study")
 @click.argument("study")
 @click.option(
     "--iteration", help="Freeze only iterations/NAME.toml, which adds to a frozen study and changes nothing of it."

@@ -22,7 +22,10 @@ def launch() -> None:
     """What is known of the launches that were measured."""
 
 
-@launch.command(epilog="Example: engcmp launch diff smollm2-cpu/q4_0/llamacpp@b8672 smollm2-cpu/q4_0/llamacpp@b10809")
+@launch.command(
+    short_help="List every difference between two launches.",
+    epilog="Example: engcmp launch diff smollm2-cpu/q4_0/llamacpp@b8672 smollm2-cpu/q4_0/llamacpp@b10809",
+)
 @click.argument("first")
 @click.argument("second")
 @click.option(

@@ -74,6 +74,14 @@ def _loaded(name: str) -> ModuleType:
         gc.enable()
 
 
+def _keep_examples_whole(command: click.Command) -> None:
+    """An example is there to be copied: it is never wrapped within a name, as click wraps text that does not say otherwise."""
+    if command.epilog and "\b" not in command.epilog:
+        command.epilog = "\n\n".join(f"\b\n{example}" for example in command.epilog.split("\n\n"))
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _keep_examples_whole(inner)
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -82,6 +90,7 @@ class _Lazy(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(_loaded(f"engcmp_assets.commands.{_COMMANDS[cmd_name][0]}"), cmd_name)
+        _keep_examples_whole(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -101,8 +110,8 @@ def cli() -> None:
     Results lie under ENGCMP_HOME (default: .engcmp in the checkout).
 
     Exit status: 0 done, and what was asked for holds; 1 an error, or something that does not hold, with its place and remedy; 2 wrong
-    usage, an option or argument that is missing or does not fit; 3 a claim that is refused or rewritten (`claims`); 130 stopped by
-    Ctrl-C.
+    usage, an option or argument that is missing or does not fit; 3 a claim that is refused or rewritten (`claims`), a candidate
+    outside the bar (`bar`); 130 stopped by Ctrl-C.
     """
 
 

@@ -40,7 +40,11 @@ def tools() -> None:
     """Tool calling: run scenarios, import results of tool-eval-bench, compare two builds scenario by scenario."""
 
 
-@tools.command("import", epilog="Example: engcmp tools import RESULTS.json --out v1.json")
+@tools.command(
+    "import",
+    short_help="Read a result file of tool-eval-bench.",
+    epilog="Example: engcmp tools import RESULTS.json --out v1.json",
+)
 @click.argument("results", metavar="RESULTS.json", type=_FILE)
 @click.option("--out", type=PathArgument(dir_okay=False), help="Write the run here, without any text.")
 @click.option("--json", "as_json", is_flag=True, help="For machines: the run as one JSON object on standard output.")
@@ -71,7 +75,8 @@ def compare(baselines: Sequence[Path], candidates: Sequence[Path], as_json: bool
 
 
 @tools.command(
-    epilog="Example: engcmp tools run --base-url http://127.0.0.1:8000 --model NAME --out runs/v1 --concurrency 8"
+    short_help="Run a suite of scenarios.",
+    epilog="Example: engcmp tools run --base-url http://127.0.0.1:8000 --model NAME --out runs/v1 --concurrency 8",
 )
 @click.option("--base-url", required=True, help="Address of an OpenAI-compatible server, as http://127.0.0.1:8000.")
 @click.option("--model", required=True, help="Name of the model, as the server knows it.")

@@ -65,6 +65,18 @@ def test_each_command_s_help_says_what_it_does_and_shows_an_example(
     text = capsys.readouterr().out
     assert f"Example: engcmp {command}" in text
     assert text.index("Usage: ") < text.index("Options:") < text.index("Example:")
+    assert "..." not in text.partition("Commands:")[2], "a list of commands says each in full"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_example_is_not_wrapped_however_narrow_the_terminal_is(command: str) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None and found.epilog is not None
+    inner = list(found.commands.values()) if isinstance(found, click.Group) else []
+    for one in (found, *inner):
+        lines = [line.strip() for line in one.get_help(click.Context(one, terminal_width=40)).splitlines()]
+        examples = [line.strip() for line in str(one.epilog).splitlines() if line.strip(" \b")]
+        assert examples and set(examples) <= set(lines)
 
 
 def test_the_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
