@@ -17,6 +17,7 @@ from engcmp_assets.kernel.planning import AnyPanel, ArmPlan, arm_plan, declared_
 from engcmp_assets.kernel.records import ArmKey, Missing, plain
 from engcmp_assets.kernel.study import Study, load_study
 from engcmp_assets.kernel.work import Session, Step, output_blob, prepare, resting_on
+from engcmp_assets.publication.formats import counted
 from engcmp_assets.steps import steps_of
 from engcmp_resources.errors import EngcmpError
 from engcmp_resources.places import home_folder
@@ -136,7 +137,7 @@ def _known(values: Iterable[float | Missing]) -> dict[str, Any]:
 def _lines(document: dict[str, Any]) -> list[str]:
     frozen = document["frozen"]
     head = f"frozen as {frozen['sha256']}" if frozen["sha256"] else f"not to be run as it is: {frozen['why']}"
-    lines = [f"{document['study']}: {len(document['arms'])} arms, {head}", ""]
+    lines = [f"{document['study']}: {counted(len(document['arms']), 'arm')}, {head}", ""]
     for arm in document["arms"]:
         lines += [f"{arm['arm']}  ({_done_words(arm['artifacts'])})"]
         lines += [f"  {line}" for line in _launch_lines(arm["launches"])]

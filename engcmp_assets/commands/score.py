@@ -303,7 +303,8 @@ def _rows_table(keys: Keys, measures: Mapping[str, Any]) -> tuple[tuple[Column, 
 def _row_file(path: Path) -> dict[str, Any]:
     """The columns of a row file, its rows by window and position. Raises EngcmpError for a foreign file and a row that stands twice."""
     if not path.is_file():
-        raise EngcmpError("there is no such file", where=str(path), remedy=_NAME_ROWS)
+        what = "it is a folder or a device, not a file" if path.exists() else "there is no such file"
+        raise EngcmpError(what, where=str(path), remedy=_NAME_ROWS)
     table = read_parquet(path)
     wanted = {column.name: "O" if column.dtype == "str" else "i" for column in _KEYS}
     for name, kind in (wanted | {name: "f" for name in table if name in MEASURES}).items():

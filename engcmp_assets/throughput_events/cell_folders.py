@@ -43,7 +43,9 @@ def alone(out: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise EngcmpError(
-                "another process measures into this folder", where=str(out), remedy="wait for it, or name another"
+                "another process measures into this folder",
+                where=str(out),
+                remedy="wait for it (of a study: the other engcmp run), or name another folder",
             ) from error
         yield
     finally:

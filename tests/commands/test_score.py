@@ -764,7 +764,7 @@ def test_tails_of_another_row_file_differ_in_its_hash(here: Here, three: Made) -
 
 def test_what_is_no_row_file_is_refused(here: Here, three: Made, tmp_path: Path) -> None:
     assert_one_clear_line(here("tails", str(tmp_path / "none"), home=tmp_path), "no such file", "none")
-    assert_one_clear_line(here("tails", str(tmp_path), home=tmp_path), "no such file")
+    assert_one_clear_line(here("tails", str(tmp_path), home=tmp_path), "a folder or a device")
     (tmp_path / "text").write_text("text", encoding="utf-8")
     assert_one_clear_line(here("tails", str(tmp_path / "text"), home=tmp_path), "not a whole Parquet file", "text")
     save_light(tmp_path / "light.parquet", light_columns())
