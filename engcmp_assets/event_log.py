@@ -85,5 +85,5 @@ def _engine_of(address: str, *, poolclass: type[NullPool], connect_args: dict[st
 
 
 for _storage in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):
-    _storage.create_engine = _engine_of  # type: ignore[attr-defined]
-ScriptDirectory.from_config = lru_cache(maxsize=8)(ScriptDirectory.from_config)  # type: ignore[method-assign]
+    _storage.create_engine = _engine_of  # type: ignore[attr-defined] # what the module has imported
+ScriptDirectory.from_config = lru_cache(maxsize=8)(ScriptDirectory.from_config)  # type: ignore[method-assign] # as it is, but once

@@ -84,7 +84,7 @@ class AtRequest:
     def __init__(self, engine: DecodingEngine, pid: int, number: int, action: Callable[[], object]) -> None:
         self.sent = 0
         self._pid, self._number, self._action = pid, number, action
-        client: httpx.Client = engine._client._http  # type: ignore[attr-defined]
+        client: httpx.Client = engine._client._http  # type: ignore[attr-defined] # what is within is for tests
         client.event_hooks = {"request": [lambda request: request.extensions.update(trace=self._trace)]}
 
     def _trace(self, event: str, _: object) -> None:

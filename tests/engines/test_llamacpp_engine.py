@@ -105,7 +105,7 @@ def until(condition: Any, seconds: float = 30.0) -> bool:
 
 def in_mid_decode(running: RunningEngine, pid: int, action: Callable[[], object]) -> None:
     """`action` once the engine has computed for a hundredth of a second on its next request, which takes it a hundred times as long."""
-    child = running._child  # type: ignore[attr-defined]
+    child = running._child  # type: ignore[attr-defined] # what is within is for tests
     receive = child._receive
 
     def act_and_receive(deadline: float) -> bytes:

@@ -145,7 +145,7 @@ def test_a_host_that_is_switched_off_in_mid_run_is_found_and_the_other_host_does
     assert (fleet.status(first), fleet.status(second)) == (STATUS.STARTED, STATUS.QUEUED)
     fleet.workers["gpu-a"].power_off()
     assert not with_variable(f"ENGCMP_TEST_HOST={fleet.workers['gpu-a'].variables['ENGCMP_TEST_HOST']}".encode())
-    fleet.instance.report_run_canceled(fleet.instance.get_run_by_id(second))  # type: ignore[arg-type]
+    fleet.instance.report_run_canceled(fleet.instance.get_run_by_id(second))  # type: ignore[arg-type] # there is one
 
     took = wait_for(lambda: fleet.status(first) == STATUS.FAILURE, 100, "the lost run's end")
     assert took < 90
