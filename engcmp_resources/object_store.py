@@ -47,7 +47,7 @@ class ObjectStore:
             raise EngcmpError(
                 "s3fs is not installed", where=VARIABLE, remedy="install the extra: pip install 'engcmp[s3]'"
             ) from error
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as boto3, only where an object store is named
 
         self._errors = (OSError, BotoCoreError, ClientError)
         self._files: Any = s3fs.S3FileSystem(

@@ -296,8 +296,8 @@ def canvas_for(
 def blank(title: str, *, height_in: float, pixel_ratio: int = 1) -> tuple[FigureCanvasAgg, Axes]:
     """An empty plot of the one width, its title at the left edge."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see above
-    from matplotlib.figure import Figure  # noqa: PLC0415
-    from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - see above
+    from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415 - see above
 
     figure = Figure(
         figsize=(WIDTH_PX / DPI, height_in),
@@ -373,7 +373,7 @@ def _write_reason(axes: Axes, place: int, reason: str) -> None:
 def finish_rows(axes: Axes, rows: Sequence[DotRow], unit: str, *, marker: bool) -> None:
     """Names, scale, grid and (for more than one group) the legend of a plot with one line for each row."""
     from matplotlib.lines import Line2D  # noqa: PLC0415 - see above
-    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - see above
 
     axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, _LABEL_CHARACTERS) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -45,7 +45,7 @@ class Dialect:
 
     def say_ready(self, address: str) -> None:
         """The line of the log that says that it is ready."""
-        raise NotImplementedError
+        raise NotImplementedError  # each dialect has its own
 
     def bears_key(self, exchange: Exchange) -> bool:
         """Whether the request bears the key."""
